@@ -1,4 +1,4 @@
-"""Encodes a table part by part: checked rows with all transforms applied, on their way to files."""
+"""Encodes a table part by part: checks rows, applies all transforms, and writes them to files."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class MeanLengths:
 
 @dataclass(frozen=True)
 class EncodeTask(PartTask):
-    """The encoding of one part; its folder holds the rows, and what is known of them."""
+    """The task to encode one part; its folder gets the rows, and facts about them."""
 
     fitted: Path = Path()  # the folder that `save_for_parts` has written
-    draws: BucketDraws | None = None  # as they are at the part's first train row
+    draws: BucketDraws | None = None  # the state of the draws at the part's first train row
 
 
 def save_for_parts(fitted: FittedTransforms, folder: Path) -> None:
-    """Write transforms so that workers map their vocabularies instead of holding them."""
+    """Write transforms so that workers map their vocabularies instead of copying them."""
     with complete_folder(folder) as aside:
         for number, values in enumerate(fitted.vocabularies.values()):
             (aside / str(number)).write_bytes(values.data)
@@ -73,7 +73,7 @@ def save_for_parts(fitted: FittedTransforms, folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def load_for_parts(folder: Path) -> FittedTransforms:
-    """Read what `save_for_parts` has written."""
+    """Read transforms written by `save_for_parts`."""
     facts = json.loads((folder / FITTED_NUMBERS).read_text())
     names = facts["vocabularies"]
     vocabularies = {name: map_values(folder / str(number)) for number, name in enumerate(names)}
@@ -85,7 +85,7 @@ class _TooManyError(Exception):
 
 
 class _BadRowsOfPart:
-    """Bad rows chunk by chunk, so that those of all parts can be counted in order."""
+    """The bad rows of each chunk, so that those of all parts can be counted in order."""
 
     def __init__(self, max_rows: int) -> None:
         self._max_rows = max_rows
@@ -103,7 +103,7 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
 
     Raises:
         DataError: for the first bad row, unless bad rows are skipped, for an unreadable chunk
-            before any readable one, and if a pass before has seen other rows.
+            before any readable one, and if an earlier pass has seen other rows.
     """
     table = task.table
     encoder = _PartEncoder(task)
@@ -126,7 +126,7 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
                 advance(chunk.num_rows)
             check_rows_before(task, num_rows)
         except _TooManyError:
-            pass  # whoever takes the parts together says so, with what other parts have
+            pass  # the process that combines the parts raises the error, with counts of other parts
         facts = {
             "splits": {split: spill.close().blocks for split, spill in spills.items()},
             "train_rows": train_rows,
@@ -155,7 +155,7 @@ def split_path(folder: Path, split: str) -> Path:
 
 
 def spilled_rows(folder: Path, facts: Mapping[str, Any], split: str) -> SpilledRows:
-    """Return the rows of a split that a part has."""
+    """Return the encoded rows of a split in a part."""
     blocks = facts["splits"].get(split, ())
     return SpilledRows(split_path(folder, split), tuple((bucket, rows) for bucket, rows in blocks))
 
@@ -166,14 +166,14 @@ class _PartEncoder:
     def __init__(self, task: EncodeTask) -> None:
         self._table, self._part = task.table, task.part
         self._fitted = replace(load_for_parts(task.fitted))
-        self._schema: pa.Schema | None = None  # of encoded rows, once there are any
+        self._schema: pa.Schema | None = None  # the schema of encoded rows, once there are any
         self.id_types: dict[str, str] = {}
         self.lengths = MeanLengths()
         self.bad = _BadRowsOfPart(task.table.max_bad_rows if task.table.skips_bad_rows else 0)
-        self.in_no_split: tuple[int, list[str]] = (0, [])  # rows, and the first of their values
+        self.in_no_split: tuple[int, list[str]] = (0, [])  # rows, and their first values
 
     def count_in_no_split(self, chunk: RowChunk, masks: Mapping[str, np.ndarray]) -> None:
-        """Count the rows whose value of the column of a split is that of none."""
+        """Count the rows whose value in the split column belongs to no split."""
         split = self._table.row_split
         if split.kind != "column" or self._part.split != "train" or chunk.table is None:
             return
@@ -214,7 +214,7 @@ class _PartEncoder:
         return encoded, bad_R
 
     def _schema_of_no_rows(self) -> pa.Schema:
-        """Return the schema of encoded rows, of which this part has had none yet."""
+        """Return the schema of encoded rows for a part without any readable row so far."""
         types = self._table.schemas[str(self._part.file)]
         fields = [types.field(name) for name in self._table.columns_read]
         rows = unpack_columns(pa.schema(fields).empty_table())

@@ -32,11 +32,11 @@ def _needs_data(spec: IdSpec) -> bool:
 
 @dataclass
 class ChunkFacts:
-    """What the rows of one chunk tell of the transforms."""
+    """Facts of one chunk that transforms are fitted to."""
 
-    # numeric column -> rows, their mean, and the sum of squared deviations from it
+    # numeric column -> number of rows, mean, and sum of squared deviations from the mean
     moments: dict[str, tuple[int, float, float]] = field(default_factory=dict)
-    largest: dict[str, int] = field(default_factory=dict)  # table of ids as they are -> an id
+    largest: dict[str, int] = field(default_factory=dict)  # table indexed by raw ids -> the largest
     # table -> the values of each of its columns: int64
     values: dict[str, list[np.ndarray]] = field(default_factory=dict)
     samples: dict[str, np.ndarray] = field(default_factory=dict)  # column in buckets -> values
@@ -56,7 +56,7 @@ class TransformFitter:
         """Make an empty fitter.
 
         Args:
-            fit_to_all: features whose vocabularies have the values of all splits.
+            fit_to_all: features whose vocabularies are fitted to all splits.
         """
         self._declared, self._fit_to_all = declared, fit_to_all
         self._skip_bad_rows = skip_bad_rows
@@ -72,7 +72,7 @@ class TransformFitter:
         return list(dict.fromkeys([*names, *(c for s in self._ids for c in s.columns)]))
 
     def update(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> None:
-        """Add the rows of a chunk; the arguments are those of `observe`."""
+        """Add the facts of a chunk; the arguments are those of `observe`."""
         facts = self.observe(chunk, splits)
         for name, moments in facts.moments.items():
             self.add_moments(name, *moments)
@@ -85,10 +85,10 @@ class TransformFitter:
             self._samples[name].add(values)
 
     def observe(self, chunk: RowChunk, splits: Mapping[str, np.ndarray]) -> ChunkFacts:
-        """Return what a chunk tells, which is not yet added.
+        """Return the facts of a chunk without adding them.
 
         Args:
-            splits: split -> bool [R], its rows. Only tables of ids as they are count all splits.
+            splits: split -> bool [R], its rows. All count for tables whose ids are their rows.
 
         Raises:
             DataError: for a bad row, unless bad rows are skipped.
@@ -121,20 +121,20 @@ class TransformFitter:
         self._moments[name] = (total, mean_before + change * count / total, squares_before)
 
     def add_largest(self, name: str, value: int) -> None:
-        """Take note of an id of a table whose ids are its rows."""
+        """Record an id of a table whose ids are its rows, to find the largest."""
         self._largest[name] = max(self._largest.get(name, 0), value)
 
     def vocabulary_tables(self) -> dict[str, int]:
-        """Return the tables that get a vocabulary, and how often a value must occur for it."""
+        """Return the tables that get a vocabulary, each with the least count of a value in it."""
         specs = [spec for spec in self._ids if spec.encode == "vocabulary"]
         return {spec.table_name: spec.min_count for spec in reversed(specs)}
 
     def vocabulary(self, name: str, min_count: int) -> np.ndarray:
-        """Return the values of a table that occur so often, sorted: int64."""
+        """Return the values of a table with at least this count, sorted, int64."""
         return self._counters.get(name, ValueCounter()).frequent_values(min_count)
 
     def sample(self, name: str) -> TimeSample:
-        """Return the sample of a column whose values are put into buckets."""
+        """Return the sample of values of a bucketised column."""
         return self._samples[name]
 
     def compute(self) -> FittedTransforms:
@@ -166,22 +166,22 @@ class TransformFitter:
         return fitted
 
     def _size_of(self, spec: IdSpec, fitted: FittedTransforms) -> int:
-        """Return the rows that a feature needs of its table, whatever its default is."""
+        """Return the number of rows that a feature needs in its table, without its default."""
         if spec.encode == "vocabulary":
             return FIRST_VALUE_ID + len(fitted.vocabularies[spec.table_name])
         if spec.encode == "bucketise":
-            return len(fitted.boundaries[spec.name]) + 2  # one more row for missing values
+            return len(fitted.boundaries[spec.name]) + 2  # with a row for missing values
         if spec.num_rows is not None:
             return spec.num_rows
         if spec.encode in TIME_PARTS:
-            return TIME_PARTS[spec.encode] + 1  # one more row for missing times
+            return TIME_PARTS[spec.encode] + 1  # with a row for missing times
         return self._largest.get(spec.table_name, 0) + 1
 
 
 def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedTransforms:
-    """Return transforms with the sizes that a schema declares, where nothing was fitted.
+    """Return transforms with the sizes of tables from the schema, where nothing was fitted.
 
-    Files and streams that are read as they are keep none.
+    Files and streams that are read directly store no sizes.
     """
     if fitted.num_rows or fitted.moments or needs_fitting(declared):
         return fitted

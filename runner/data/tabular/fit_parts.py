@@ -1,7 +1,7 @@
-"""Fits the transforms to a table part by part, out of memory where need be.
+"""Fits the transforms to a table part by part, out of memory if necessary.
 
-Each part writes what it tells into a folder of its own; then the folders are taken together in the
-order of the rows, so that the transforms are those of one pass over all rows, to the bit.
+Each part writes its facts into its own folder; then the folders are merged in the order of the
+rows, so that the transforms are bit for bit those of one pass over all rows.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from runner.data.tabular.parts import (
 from runner.data.tabular.splits import TimeSample, read_seconds
 from runner.errors import DataError
 
-MERGED_AT_ONCE = 1 << 20  # values of a vocabulary; more are no faster
-VALUE_BYTES = 48  # that a counted value takes while it is merged with others
+MERGED_AT_ONCE = 1 << 20  # values of a vocabulary at a time; more are no faster
+VALUE_BYTES = 48  # bytes that a counted value takes during a merge
 
 
 @dataclass(frozen=True)
 class PartTask:
-    """What is done with one part; picklable."""
+    """A task on one part; picklable."""
 
     table: RewritableTable
     part: Part
-    folder: Path  # of the result, which is there when it is complete
+    folder: Path  # the file of the result, which exists only when complete
     task_bytes: int
     split_starts: Mapping[str, float] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class PartTask:
 def find_split_starts(
     table: RewritableTable, folder: Path, engine: Engine | None = None
 ) -> dict[str, float]:
-    """Return split -> its first time in seconds; empty where rows are not split by time."""
+    """Return split -> its first time in seconds; empty if rows are not split by time."""
     if table.row_split.kind != "time":
         return {}
     parts = [part for part in find_parts(table) if part.split == "train"]
@@ -72,7 +72,7 @@ def _work_on(
     engine: Engine,
     advance: Advance = lambda _: None,
 ) -> list[Path]:
-    """Work on all parts that are not done; return the folder of each."""
+    """Run a task on all unfinished parts; return the folder of each."""
     folders = [_part_folder(folder, name, part) for part in parts]
     tasks = (
         PartTask(table, part, own, engine.task_bytes, split_starts)
@@ -97,10 +97,10 @@ def count_parts(
 
 
 def count_part(task: PartTask, advance: Advance) -> None:
-    """Write how many rows a part has for training."""
+    """Write the number of train rows of a part."""
     train_rows = num_rows = 0
     with complete_folder(task.folder) as folder:
-        # a column that is read tells how many rows there are, where nothing else does
+        # any column shows how many rows there are, if nothing else does
         columns = task.table.columns_read[:1]
         for chunk, masks in iterate_part(task.table, task.part, columns, task.split_starts):
             train_rows += count_train_rows(masks, len(chunk.malformed_lines))
@@ -123,7 +123,7 @@ def read_times(task: PartTask, advance: Advance) -> None:
 
 
 def fit_part(task: PartTask, advance: Advance) -> None:
-    """Write what a part tells of the transforms, and how many rows it has for training."""
+    """Write the facts of a part that transforms are fitted to, and its number of train rows."""
     table = task.table
     fitter = TransformFitter(
         table.declared, split_seed=table.split_seed, skip_bad_rows=table.skips_bad_rows
@@ -145,7 +145,7 @@ def fit_part(task: PartTask, advance: Advance) -> None:
 
 
 def check_rows_before(task: PartTask, num_rows: int) -> None:
-    """Check that the passes before have seen as many rows of a part.
+    """Check that earlier passes have seen as many rows of a part.
 
     Raises:
         DataError: naming the file.
@@ -161,13 +161,13 @@ def _part_folder(work: Path, name: str, part: Part) -> Path:
 
 
 def count_train_rows(masks: Mapping[str, np.ndarray], num_malformed: int) -> int:
-    """Return the train rows of a chunk; a malformed line gets a blank row in the first split."""
+    """Count the train rows of a chunk; a malformed line counts as a row of the first split."""
     blank = num_malformed if next(iter(masks)) == "train" else 0
     return (int(masks["train"].sum()) if "train" in masks else 0) + blank
 
 
 class _FactsWriter(ExitStack):
-    """Writes the facts of chunks: numbers as they are, values as sorted runs with counts."""
+    """Writes the facts of chunks: numbers directly, values as sorted runs with counts."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
         super().__init__()
@@ -197,7 +197,7 @@ class _FactsWriter(ExitStack):
             self._spill()
 
     def facts(self) -> dict[str, Any]:
-        """Return all that the files do not have, after spilling what is left."""
+        """Spill the remaining values, and return all facts that are not in files."""
         self._spill()
         samples = [[n, Path(f.name).name, self._lengths[n]] for n, f in self._samples.items()]
         facts = {"moments": self._moments, "largest": self._largest, "runs": self._runs}
@@ -211,7 +211,7 @@ class _FactsWriter(ExitStack):
 
 
 class _MergedFitter(TransformFitter):
-    """A fitter of what parts have told, in their order."""
+    """A fitter that merges the facts of parts, in their order."""
 
     def __init__(self, declared: Declared, split_seed: int, folders: Sequence[Path]) -> None:
         super().__init__(declared, split_seed=split_seed, skip_bad_rows=False)
@@ -250,7 +250,7 @@ class _MergedFitter(TransformFitter):
 
 
 def _iterate_arrays(folder: Path, name: str, lengths: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield float64 arrays that lie one after another in a file."""
+    """Yield the float64 arrays of a file, one after another."""
     with (folder / name).open("rb") as file:
         for length in lengths:
             yield np.fromfile(file, np.float64, length)
@@ -258,7 +258,7 @@ def _iterate_arrays(folder: Path, name: str, lengths: Sequence[int]) -> Iterator
 
 @dataclass(frozen=True)
 class MergeTask:
-    """The runs of one table's values that become its vocabulary."""
+    """The task to merge the runs of one table's values into its vocabulary."""
 
     runs: tuple[Path, ...]
     min_count: int
@@ -284,11 +284,11 @@ def fit_table(
     """Fit the transforms of a table.
 
     Args:
-        parts: all parts of the table; none, if nothing has to be fitted to rows.
+        parts: all parts of the table; empty if nothing has to be fitted to rows.
         work: the folder of the parts.
 
     Returns:
-        The transforms, whose vocabularies stay in files, and the train rows of each part.
+        The transforms, whose vocabularies stay in files, and the number of train rows of each part.
 
     Raises:
         DataError: for a bad row, unless bad rows are skipped, and for a column without a value to

@@ -18,8 +18,8 @@ FEATURE_ROLES = ("numeric", "categorical", "sequences")
 def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
     """Return the content of a schema file that declares only some of a table's features.
 
-    Labels, weights, groups and carried columns stay. Paths are absolute, and what the configuration
-    says of paths, splits and text files goes before what the schema says.
+    Labels, weights, groups and carried columns stay. Paths are absolute, and for paths, splits and
+    text files the configuration overrides the schema.
 
     Args:
         recipe: of the table.

@@ -1,4 +1,4 @@
-"""A file of hard negatives: raw ids of items for each value of a feature, such as a user.
+"""Reads a file of hard negatives: raw ids of items for each value of a feature, such as a user.
 
 K rows of the table of the key, V negatives of all keys. Imports no torch.
 """
@@ -32,7 +32,7 @@ class NegativeLists:
     """The negatives of each key, as rows of the item's table, in the order of the file.
 
     Args:
-        key: the feature whose id has the negatives.
+        key: the feature whose ids have negatives, such as the user.
         offsets_K1: int64; those of key k are `items_V[offsets_K1[k] : offsets_K1[k + 1]]`.
         items_V: int64.
     """
@@ -42,7 +42,7 @@ class NegativeLists:
     items_V: np.ndarray
 
     def digest(self) -> str:
-        """Return what identifies the content, whatever file or format it was read from."""
+        """Return a hash of the content, the same for any file or format that it is read from."""
         hasher = hashlib.sha256(self.key.encode())
         for values in (self.offsets_K1, self.items_V):
             hasher.update(np.ascontiguousarray(values).data)
@@ -59,13 +59,13 @@ class _NegativesFile(TableFiles):
 
     @cached_property
     def files(self) -> dict[str, list[DataFile]]:
-        return {"train": find_files(self.path, self.format, key="")}  # no setting of the dataset
+        return {"train": find_files(self.path, self.format, key="")}  # not a setting of the dataset
 
 
 def read_negatives(
     path: str, specs: Sequence[IdSpec], fitted: FittedTransforms, item: str
 ) -> NegativeLists:
-    """Read `negatives` for each value of one other column, a list in a row or one item in a row.
+    """Read the column `negatives` for each value of one other column: a list or one item per row.
 
     Args:
         path: a file, a folder or a glob, of any format that a table may have.

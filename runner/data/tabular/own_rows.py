@@ -1,4 +1,4 @@
-"""Rows that a function of a user's own brings, as a table: a `pyarrow.dataset`, or a generator."""
+"""Makes a table of rows from a `pyarrow.dataset`, or from a function of the user."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.errors import ConfigError, DataError, first_line, nearest_hint
 if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
-ASSUMED_ROWS = 10_000_000  # of a function: into so many parts the rows are mixed, out of memory
+ASSUMED_ROWS = 10_000_000  # of a function, for the number of parts that mix its rows out of memory
 
 
 def table_of_rows(
@@ -38,17 +38,17 @@ def table_of_rows(
     rest: str = "short",
     **settings: Any,
 ) -> ParquetDataset:
-    """Return a dataset of rows that are rewritten once into the cache, as those of a table are.
+    """Return a dataset of rows that are rewritten once into the cache, like those of a table.
 
-    So the order is exact, a run resumes anywhere in it, and ranks share it.
+    So their order is exact, a run can resume anywhere in it, and ranks share them.
 
     Args:
         rows: a `pyarrow.dataset.Dataset`, or a function without arguments that returns an iterator
             of `pyarrow.RecordBatch`, `pyarrow.Table` or mappings, which are rows. It is called
-            again for each pass, and brings the same rows in the same order each time.
+            again for each pass, and must yield the same rows in the same order each time.
         schema: a YAML file that declares the columns, or its content.
-        identity: names the content for the cache: other rows need another one. None: that of the
-            files of a `pyarrow.dataset`, of which nothing is filtered or projected.
+        identity: names the content for the cache: other rows need another one. None: derived from
+            the files of a `pyarrow.dataset` without filters and projections.
         window_rows: as in `ParquetDataset`.
         prefetch: as in `ParquetDataset`.
         workers: as in `ParquetDataset`.
@@ -57,7 +57,7 @@ def table_of_rows(
             table, see conf/dataset/parquet.yaml.
 
     Raises:
-        ConfigError: if nothing says which content it is, and for wrong settings.
+        ConfigError: if the content has no identity, and for wrong settings.
         DataError: for rows that cannot be read, or do not have the declared columns.
     """
     known = ("split", "split_seed", "on_bad_rows", "max_bad_rows", "mix", "learnt")
@@ -72,10 +72,10 @@ def table_of_rows(
 
 
 def _identity_of_files(rows: Any) -> str:
-    """Return the content of the files of a `pyarrow.dataset`, in their order.
+    """Return the identity of the files of a `pyarrow.dataset`, in their order.
 
     Raises:
-        ConfigError: for rows without files, and for some rows or columns of files.
+        ConfigError: for rows without files, and for a selection of rows or columns.
     """
     files = getattr(rows, "files", None)
     if not files or not all(Path(name).is_file() for name in files):
@@ -85,7 +85,7 @@ def _identity_of_files(rows: Any) -> str:
         )
     try:
         rows.get_fragments()
-    except ValueError as error:  # what filters and projections are, pyarrow does not tell
+    except ValueError as error:  # pyarrow does not expose filters and projections
         raise ConfigError(
             "table_of_rows: identity is not set: a dataset with a filter or a projection has other "
             "rows than its files, so that a text has to name them, such as 'clicks of 2026-11-01'"
@@ -95,7 +95,7 @@ def _identity_of_files(rows: Any) -> str:
 
 @dataclass(frozen=True)
 class RowSource(DataFile):
-    """What brings the rows, in the place of a file; `path` is their identity."""
+    """The source of the rows, used like a file; `path` is their identity."""
 
     rows: Any = field(default=None, compare=False, repr=False)
 
@@ -107,7 +107,7 @@ class RowSource(DataFile):
         return str(self)
 
     def size(self) -> int:
-        """Return 100 for each row, which is what one is counted as elsewhere."""
+        """Return 100 bytes per row, the size that other estimates use."""
         known = hasattr(self.rows, "count_rows")
         return 100 * int(self.rows.count_rows() if known else ASSUMED_ROWS)
 
@@ -118,7 +118,7 @@ class RowSource(DataFile):
         """Yield the rows as tables, from the first one on.
 
         Raises:
-            DataError: for something that is no rows, and as the source raises it.
+            DataError: for values that are not rows, and as raised by the source.
         """
         number = 0
         try:
@@ -144,7 +144,7 @@ class RowSource(DataFile):
                 yield pa.Table.from_batches([item])
             elif isinstance(item, pa.Table):
                 yield item
-            elif isinstance(item, Mapping):  # all that follow are rows, too
+            elif isinstance(item, Mapping):  # the following ones must be rows, too
                 yield from _tables_of_mappings(chain([item], items))
             else:
                 raise DataError(
@@ -164,7 +164,7 @@ def _tables_of_mappings(rows: Iterable[Any]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class OwnRowsRecipe(TableRecipe):
-    """The recipe of a table whose rows come from a user's own function."""
+    """The recipe of a table whose rows come from the user's function or dataset."""
 
     format: Annotated[str, Key(choices=("rows",))] = "rows"
     path: Any = None

@@ -1,7 +1,7 @@
-"""Parts of a table: some row groups of a file, or a whole file, which are worked on as one.
+"""Parts of a table: some row groups of a file, or a whole file, which are processed together.
 
-What the parts are depends on the files alone, or is kept with them, so that work on a part is found
-again, whoever goes on with it.
+The division depends on the files only, or is stored with the parts, so that any process can
+continue the work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PART_ROWS = 1 << 19
 
 
 class RewritableTable(Protocol):
-    """What is needed of a table that is rewritten; see `TableFiles`."""
+    """The interface of a table that is rewritten; see `TableFiles`."""
 
     @property
     def declared(self) -> Declared: ...
@@ -64,7 +64,7 @@ class RewritableTable(Protocol):
         """Yield the rows of a file, or of some row groups.
 
         Every pass sees the same rows, readable or not, and the same malformed lines, whichever
-        columns it reads: splits draw for each row, and what one pass finds is applied by the next.
+        columns it reads: splits draw a number per row, and a pass uses results of earlier ones.
         """
 
     def num_rows_estimate(self) -> int: ...
@@ -75,8 +75,8 @@ class Part:
     """Consecutive rows of one file."""
 
     number: int
-    split: str  # that the file's path is of; `row_split` divides the rows of `train` further
-    file_number: int  # among the files of that split
+    split: str  # the split of the file's path; `row_split` divides the rows of `train` further
+    file_number: int  # index among the files of that split
     file: DataFile
     first_row: int = 0
     row_groups: tuple[int, ...] | None = None  # None: the whole file
@@ -108,7 +108,7 @@ def _group_rows(counts: Sequence[int]) -> Iterator[tuple[int, tuple[int, ...] | 
 
 
 def check_num_rows(place: object, num_rows: int, num_before: int) -> None:
-    """Check that two passes over a file, or over a part of it, have seen as many rows.
+    """Check that two passes over a file, or a part of it, have seen the same number of rows.
 
     Raises:
         DataError: naming the place.
@@ -141,7 +141,7 @@ def iterate_part(
             chunk, masks = assigner.assign(chunk)
         else:
             masks = {part.split: np.ones(chunk.num_rows, bool)}
-        if chunk.malformed_lines:  # at the end; they belong to no split
+        if chunk.malformed_lines:  # rows at the end, which belong to no split
             none = np.zeros(len(chunk.malformed_lines), bool)
             masks = {name: np.concatenate([mask_R, none]) for name, mask_R in masks.items()}
         yield chunk, masks

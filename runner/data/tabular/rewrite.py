@@ -1,7 +1,7 @@
 """Rewrites a user's table into the cache: fits transforms, then encodes every row.
 
-The work is done part by part, here or by several workers, and what is done is kept in a folder
-until all is: a preparation that is killed goes on from there. The files are the same to the bit.
+The work is done part by part, here or by several workers. Finished parts are kept in a folder
+until the end, so that a killed preparation continues, with bit-identical files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runner.data.tabular.fit_parts import count_parts, find_split_starts, fit_ta
 from runner.data.tabular.parts import Part, RewritableTable, find_parts
 from runner.errors import DataError
 
-SHARD_COPIES = 3  # of the rows of a file, which are in memory while it is written
+SHARD_COPIES = 3  # size of the rows of a file, which are in memory while it is written
 
 
 def rewrite_table(
@@ -44,9 +44,9 @@ def rewrite_table(
     """Write the rows of all splits, and the fitted transforms, into a folder.
 
     Args:
-        folder: a folder that is empty, but for the parts that a killed process has left.
-        advance: is called with numbers of rows as they are done, in both passes.
-        engine: what works on the parts; None: this process.
+        folder: a folder that is empty, except for parts left by a killed process.
+        advance: is called with the number of rows that were processed, in both passes.
+        engine: processes the parts; None: this process does.
 
     Returns:
         The names of every split's files, the fitted transforms, and the skipped bad rows.
@@ -74,7 +74,7 @@ def rewrite_table(
             if not names[split]:
                 others = bad.values_of_no_split
                 raise DataError(_describe_empty_split(table, split, fitted.times, others))
-    if "train" in table.splits:  # otherwise they are those of the run
+    if "train" in table.splits:  # otherwise the transforms are those of the run
         fitted.mean_length = lengths.compute()
     fitted.save(folder)
     load_for_parts.cache_clear()  # it maps files that are removed now
@@ -85,7 +85,7 @@ def rewrite_table(
 def _fit_transforms(
     table: RewritableTable, work: Path, engine: Engine, advance: Advance
 ) -> tuple[FittedTransforms, list[int] | None]:
-    """Return the transforms, and the train rows of each part where these were counted."""
+    """Return the transforms, and the number of train rows of each part if they were counted."""
     parts, train_rows = find_parts(table), None
     if table.learnt:
         fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
@@ -95,13 +95,13 @@ def _fit_transforms(
         fitted, train_rows = fit_table(table, fitting, starts, work, engine, advance)
         fitted.times = starts
     if not train_rows and engine.num_workers > 1 and _make_draws(table) is not None:
-        # workers that encode at once have to know how many rows come before theirs
+        # parallel workers need the number of rows before theirs
         train_rows = count_parts(table, parts, fitted.times, work, engine)
     return fitted, train_rows
 
 
 def _make_draws(table: RewritableTable) -> BucketDraws | None:
-    """Return the draws of the order in which train rows are stored; None if it is their own."""
+    """Return the draws for the order in which train rows are stored; None: they are not mixed."""
     if not table.mix:
         return None
     return BucketDraws(num_rows=table.num_rows_estimate(), seed=table.split_seed)
@@ -114,8 +114,8 @@ class _EncodedRows:
         table: of raw rows.
         split_starts: as `iterate_part` takes them.
         work: the folder of the parts; the transforms are in its folder `fitted`.
-        engine: what works on the parts.
-        train_rows: the train rows of each part; None: they are known when they are encoded.
+        engine: processes the parts.
+        train_rows: the number of train rows of each part; None: counted during encoding.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class _EncodedRows:
         self._folders: list[Path] = []
 
     def encode(self, advance: Advance) -> tuple[BadRows, MeanLengths]:
-        """Encode all parts that are not done; count the bad rows, and the ids of lists.
+        """Encode all unfinished parts; count the bad rows, and the ids of lists.
 
         Raises:
             DataError: for the first bad row, or too many skipped ones.
@@ -162,7 +162,7 @@ class _EncodedRows:
                     copy.deepcopy(draws),
                 )
             if draws is not None:
-                # in this process the part is done by now; workers rely on what was counted
+                # this process has encoded the part by now; workers rely on the earlier count
                 if self._train_rows is None or is_done(folder):
                     count = read_facts(folder)["train_rows"]
                 else:
@@ -175,10 +175,10 @@ class _EncodedRows:
         return self._work / f"rows-{part.number:05d}-{before}"
 
     def _take_stock(self, bad: BadRows, lengths: MeanLengths) -> bool:
-        """Take the parts together, in order; return whether each has begun where it must.
+        """Sum up the parts in order; return whether each has begun at the right row.
 
-        A row that could be counted may be unreadable in other columns, so that it is in another
-        split. The parts behind it are encoded anew then, and what is counted is what they have.
+        A row that was counted may be unreadable in other columns, and so be in another split. Then
+        the parts after it are encoded again, with the counts of the encoded rows.
 
         Raises:
             DataError: for too many bad rows.
@@ -206,7 +206,7 @@ class _EncodedRows:
         """Write the files of a split into a folder; return their names.
 
         Raises:
-            DataError: if the rows of one file do not fit the memory that was given.
+            DataError: if the rows of one file exceed the memory limit.
         """
         spilled = [spilled_rows(f, facts, split) for f, facts in zip(self._folders, self.facts)]
         aside = self._work / "shards"
@@ -221,7 +221,7 @@ class _EncodedRows:
         return [shard.path.name for shard in shards]
 
     def _shards_at_once(self, shards: list[Shard]) -> int:
-        """Return how many files can be written at once within the memory that was given.
+        """Return how many files can be written at once within the memory limit.
 
         Raises:
             DataError: if there is not enough for one.
@@ -240,7 +240,7 @@ class _EncodedRows:
 def _describe_empty_split(
     table: RewritableTable, split: str, starts: Mapping[str, float], others: Sequence[str]
 ) -> str:
-    """Return a message; `others` are values of the column of the split that it does not list."""
+    """Return a message; `others` are values of the split column that the split does not list."""
     files = table.files.get(split)
     if files and (split != "train" or table.row_split.kind == "whole"):
         return f"the {split} split has no rows: {files[0]}; name a file with rows"

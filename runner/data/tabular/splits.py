@@ -1,4 +1,4 @@
-"""Which rows of a table belong to which split."""
+"""Assigns the rows of a table to splits."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def check_split_type(
     path: str,
     read_chunks: Callable[[list[str]], Iterator[RowChunk]],
 ) -> None:
-    """Check that the column of a split by time has times in it.
+    """Check that the column of a split by time has times.
 
     Args:
-        read_chunks: reads columns of a file. Whether texts are times, only they can say.
+        read_chunks: reads columns of a file, to see whether texts are times.
 
     Raises:
         DataError: naming the file, the column and its type.
@@ -81,7 +81,7 @@ def read_seconds(table: pa.Table, split: Split) -> np.ndarray:
 
 
 class TimeSample:
-    """Keeps times, or values to be put into buckets, for quantiles; of many a random sample."""
+    """Keeps times or values for their quantiles: all of them, or a random sample of many."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng([seed, 7])
@@ -100,11 +100,11 @@ class TimeSample:
             self._times, self._keys = self._times[sampled], self._keys[sampled]
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
-        """Return the quantile of each share; nothing if there is no number."""
+        """Return the quantile of each share; empty if there is no number."""
         return np.quantile(self._times, shares) if len(self._times) else np.empty(0)
 
     def split_starts(self, split: Split) -> dict[str, float]:
-        """Return the first time of the test and the validation split, as far as there are any."""
+        """Return the first time of the test and of the validation split, if they exist."""
         if not len(self._times):
             return {}
         starts, share, start = {}, 0.0, self._last
@@ -124,9 +124,9 @@ class TimeSample:
 
 
 class SplitAssigner:
-    """Assigns the rows of a file to splits, from one of them on, whatever the size of the chunks.
+    """Assigns the rows of a file to splits, from any row on, independent of the size of chunks.
 
-    A random split draws from a generator of the file's own.
+    A random split draws from a generator that belongs to the file.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class SplitAssigner:
     ) -> None:
         self._split, self._seed, self._split_starts = split, seed, split_starts
         bits = np.random.PCG64(np.random.SeedSequence([seed, file_number, DRAWS]))
-        self._rng = np.random.Generator(bits.advance(first_row))  # it draws once for each row
+        self._rng = np.random.Generator(bits.advance(first_row))  # one draw per row
 
     def assign(self, chunk: RowChunk) -> tuple[RowChunk, dict[str, np.ndarray]]:
         """Return the chunk, and split -> bool [R], its rows.
 
-        With a split by a column, a row may be in none. One without a time by which it could be
-        split is in the train split, and a bad row of the chunk that is returned.
+        With a split by a column, a row may belong to none. A row without the time of a split by
+        time is put into the train split, as a bad row of the returned chunk.
         """
         if self._split.kind != "time" or chunk.table is None:
             return chunk, self._assign_without_times(chunk)
@@ -185,7 +185,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _reject_rows(chunk: RowChunk, split: Split, none_R: np.ndarray) -> RowChunk:
-    """Return a chunk in which rows are bad that have no time by which they could be split."""
+    """Return a chunk in which rows without the time of the split are bad."""
     if chunk.table is None or not none_R.any():
         return chunk
     name = str(split.column)

@@ -1,4 +1,4 @@
-"""A user's own table: files of any of its formats, with their columns declared in one YAML."""
+"""Opens a user's own table: files of any format, with columns declared in one YAML."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def open_table(table_recipe: TableRecipe, **reading: Any) -> ParquetDataset:
 def split_files(
     table_recipe: TableRecipe, folder: Path, prepared: PreparedFiles
 ) -> dict[str, list[Path]]:
-    """Return the files that are read, by split; the other arguments are of `prepare_table`."""
+    """Return split -> the files that are read; the other arguments are those of `prepare_table`."""
     files, splits = table_recipe.files_prepared, prepared.splits.items()
     if prepared.learnt["direct"] and not table_recipe.is_elsewhere:
         return {s: [Path(f.path) for f in files] for s, files in files.items()}
@@ -88,10 +88,10 @@ def split_files(
 def prepare_table(
     table_recipe: TableRecipe, engine: Engine | None = None
 ) -> tuple[Path, PreparedFiles]:
-    """Prepare a table, or find it in the cache, where a run's transforms may equal fitted ones.
+    """Prepare a table, or find it in the cache, also by a run's transforms equal to fitted ones.
 
     Args:
-        engine: what works on the parts of the table; None: this process.
+        engine: processes the parts of the table; None: this process does.
     """
     if table_recipe.learnt:
         plain = replace(table_recipe, learnt=None, judged=None)

@@ -47,11 +47,11 @@ from runner.errors import DataError, first_line
 
 @dataclass(frozen=True)
 class TableFiles(TableSettings):
-    """Settings of a table, and what its files hold."""
+    """The settings of a table, and facts about its files."""
 
     @cached_property
     def schemas(self) -> dict[str, pa.Schema]:
-        """Path -> the types as which the columns of a file are read.
+        """Path -> the types that the columns of a file are read as.
 
         Raises:
             DataError: where no file has rows, and as `check_same_schema` does.
@@ -86,19 +86,19 @@ class TableFiles(TableSettings):
         return schemas
 
     def _with_absent_keys(self, schema: pa.Schema) -> pa.Schema:
-        """Add the columns whose key no object has that a file begins with, where they may miss."""
+        """Add optional columns whose key is missing in the first objects of a JSON file."""
         absent = find_absent(self.optional_columns, self.columns_read, schema.names)
         return pa.schema([*schema, *(pa.field(name, self.text_types[name]) for name in absent)])
 
     @cached_property
     def optional_columns(self) -> frozenset[str]:
-        """Columns of which a file may have no value; at least one file of a training has."""
+        """Columns that may be missing in a file; at least one file of a training has them."""
         names = {name for schema in self._schemas_in_files.values() for name in schema.names}
         return self.declared_in_files.optional_columns & names
 
     @cached_property
     def _schemas_in_files(self) -> dict[str, pa.Schema]:
-        """Path -> the columns of a file that has rows, as they are in it; others are passed over.
+        """Path -> the columns of a file as stored; files without rows are skipped.
 
         Raises:
             DataError: where no file has rows, and for one without rows of an Arrow format.
@@ -124,7 +124,7 @@ class TableFiles(TableSettings):
 
     @property
     def has_cast_columns(self) -> bool:
-        """Whether a column that is read has another type in one of the files than in others."""
+        """Whether a column that is read has different types in different files."""
         return any(
             self.schemas[path].field(name).type != own.field(name).type
             for path, own in self._schemas_in_files.items()
@@ -133,18 +133,18 @@ class TableFiles(TableSettings):
 
     @cached_property
     def _footers(self) -> dict[str, tuple[pa.Schema, list[int]]]:
-        """Path -> the columns of a Parquet file, and the rows of each of its row groups."""
+        """Path -> the columns of a Parquet file, and the number of rows of each row group."""
         is_parquet = self.format == "parquet"
         return {str(f): read_parquet_schema(f) for f in self._all_files if is_parquet}
 
     @property
     def partition_texts(self) -> Collection[str]:
-        """Columns of folders that are texts whatever their values."""
+        """Columns from names of folders that are read as texts whatever their values."""
         return ()
 
     @cached_property
     def partitions_read(self) -> dict[str, list[dict[str, str | None]]]:
-        """Split -> the values of folders that are read with each file; empty if none is."""
+        """Split -> the values from names of folders for each file; empty if none is read."""
         needed = set(self.columns_read)
         found = {
             split: [
@@ -160,12 +160,12 @@ class TableFiles(TableSettings):
         return found if any(any(values) for values in found.values()) else {}
 
     def needed_by(self, column: str) -> str:
-        """Return what asks for a column, for messages."""
+        """Return what requires a column, for messages."""
         return f"{self.schema} declares" if isinstance(self.schema, str | Path) else ""
 
     @cached_property
     def _texts(self) -> dict[str, TextIndex]:
-        """Path -> the blocks of a text file that is worked on in parts."""
+        """Path -> the blocks of a text file that is divided into parts."""
         return {}
 
     def check(self) -> None:
@@ -183,7 +183,7 @@ class TableFiles(TableSettings):
         return {path: counts for path, (_, counts) in self._footers.items()}
 
     def num_rows_estimate(self) -> int:
-        """Return the number of rows: exact for Parquet, from the files' sizes for texts."""
+        """Return the number of rows: exact for Parquet, estimated from sizes for text files."""
         files = [file for own in self.files_prepared.values() for file in own]
         if self.format == "parquet":
             return sum(sum(self.rows_per_group[str(file)]) for file in files)
@@ -195,7 +195,7 @@ class TableFiles(TableSettings):
             self._texts.update(index_texts(self, self.text_format, work, engine))
 
     def rows_of_groups(self, file: DataFile) -> list[int] | None:
-        """Return the rows of each row group, or block of a text that is shared; None: one part."""
+        """Return the number of rows of each row group or text block; None for a single part."""
         if index := self._texts.get(str(file)):
             return index.num_rows
         return self.rows_per_group[str(file)] if self.format == "parquet" else None
@@ -205,7 +205,7 @@ class TableFiles(TableSettings):
     ) -> Iterator[RowChunk]:
         """Yield the rows of a file, the same ones whatever the columns, see `RewritableTable`.
 
-        Without columns, the chunks still tell how many rows it has.
+        Without columns, the chunks still have their number of rows.
 
         Args:
             row_groups: those of a Parquet file, or the blocks of a text file, that are read; None:
@@ -221,7 +221,7 @@ class TableFiles(TableSettings):
             yield chunk
 
     def _cast(self, chunk: RowChunk, schema: pa.Schema) -> pa.Table:
-        """Return the rows of a chunk, whose types may be those of one file of several.
+        """Return the rows of a chunk cast from the types of its file to those of all files.
 
         Raises:
             DataError: naming the column and the value that the type of all files cannot hold.

@@ -1,6 +1,6 @@
 """The recipe of a user's own table: how its files become files that are read in the exact order.
 
-Files are read as they are where that is as good. Otherwise they are rewritten once into the cache,
+Files are read directly where that is as fast. Otherwise they are rewritten once into the cache,
 with all transforms applied, in blocks that suit the exact order. See `TableRecipe.is_direct`.
 Parquet files of object stores that need no rewriting are copied with their row groups, so that the
 order of examples is that of local files.
@@ -32,8 +32,8 @@ from runner.data.tabular.table_files import TableFiles
 from runner.data.tabular.table_settings import TEXT_FORMATS
 from runner.errors import DataError, first_line
 
-VERSION = 1  # to be raised when the same files and settings give other rows
-DIRECT_ROWS = 1 << 17  # a row group with more rows is not read as it is: seeks would be slow
+VERSION = 1  # raise it when the same files and settings give other rows
+DIRECT_ROWS = 1 << 17  # a file with larger row groups is not read directly: seeks would be slow
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class TableRecipe(TableFiles, Recipe):
     name = "table"
 
     def content_fields(self) -> Mapping[str, Any]:
-        """Return everything but where the files are, and settings that change no row."""
+        """Return all settings except the paths of files, and those that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
         own, text = self.declared.places.get("delimiter"), self.text_format
         return {
@@ -102,10 +102,10 @@ class TableRecipe(TableFiles, Recipe):
 
     @cached_property
     def is_direct(self) -> bool:
-        """Whether the files, or copies of those that are elsewhere, are read as they are.
+        """Whether the files, or copies of remote ones, are read without being rewritten.
 
-        They are Parquet files with small row groups, every split has files of its own, and what is
-        declared can be done as fast while reading.
+        That requires Parquet files with small row groups, separate files for every split, and
+        declarations that cost no time while reading.
         """
         if self.format != "parquet" or self.rewrite == "always" or self.skips_bad_rows:
             return False
@@ -125,7 +125,7 @@ class TableRecipe(TableFiles, Recipe):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether a file is not on this machine; then all are copied or rewritten."""
+        """Whether a file is remote; then all are copied or rewritten."""
         return any(file.remote is not None for file in self._all_files)
 
     def make(self, folder: Path, advance: Any, engine: Engine | None = None) -> PreparedFiles:
@@ -159,7 +159,7 @@ class TableRecipe(TableFiles, Recipe):
 
 
 def fitted_digest(folder: Path) -> str:
-    """Return what identifies the transforms that a folder holds."""
+    """Return a hash of the transforms in a folder."""
     return FittedTransforms.load(folder).digest()
 
 
@@ -176,7 +176,7 @@ def _fetch_files(
     """
     names: dict[str, list[str]] = {}
     for split, own in files.items():
-        # in the order of `own`, since files are read in the order of their names
+        # numbered in the order of `own`, since files are read in the order of their names
         names[split] = [f"{split}-{number:05d}.parquet" for number in range(len(own))]
         for name, file in zip(names[split], own):
             _fetch(file, columns, folder / name, advance)

@@ -32,7 +32,7 @@ SPLIT_PATHS = {"train": "path", "validation": "validation_path", "test": "test_p
 
 @dataclass(frozen=True)
 class TableSettings:
-    """Settings of a table, and the files that they name."""
+    """The settings of a table, and the files that they name."""
 
     format: Annotated[str, Key(choices=("parquet", *TEXT_FORMATS, *ARROW_FORMATS))]
     path: Any  # a file, a folder, a glob, a URL, or a list of them
@@ -48,9 +48,9 @@ class TableSettings:
     delimiter: Annotated[str | None, Key(pattern=".", note="one character")] = None
     quote: Annotated[str, Key(pattern=".?", note="one character, or none")] = '"'
     decimal: Annotated[str | None, Key(choices=(".", ","))] = None  # before a fraction
-    column_names: Any = None  # of text files whose first line is a row
-    learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
-    judged: Sequence[str] | None = None  # splits with files of their own; no other is prepared
+    column_names: Any = None  # names for text files without a header
+    learnt: str | None = None  # folder with a run's fitted transforms, used instead of fitting
+    judged: Sequence[str] | None = None  # splits with separate files; only these are prepared
 
     @cached_property
     def declared(self) -> Declared:
@@ -65,7 +65,7 @@ class TableSettings:
 
     @cached_property
     def schema_content(self) -> Mapping[str, Any]:
-        """What the schema's file holds, or the schema itself.
+        """The content of the schema's file, or the schema itself.
 
         Raises:
             ConfigError: for a schema that is not set, does not exist or is no YAML.
@@ -82,7 +82,7 @@ class TableSettings:
 
     @cached_property
     def declared_in_files(self) -> Declared:
-        """The columns that the files have: of events, where rows are made of these."""
+        """The columns of the files: those of events, if rows are made of events."""
         if self.declared.interactions is None:
             return self.declared
         return replace(event_declaration(self.declared), places=self.declared.places)
@@ -103,7 +103,7 @@ class TableSettings:
             )
         events = self.declared.interactions
         if events is not None and split.kind == "time" and split.column == events.time:
-            # shares need the order alone, which numbers of any unit have; older runs signed them
+            # shares need only the order of times; with `input` older runs would be signed otherwise
             needs_seconds = {kind for kind, _ in split.of.values()} != {"share"}
             is_read_otherwise = needs_seconds or events.time_unit in TEXT_DATES
             if is_read_otherwise and not split.input and events.time_unit != "seconds":
@@ -153,7 +153,7 @@ class TableSettings:
 
     @property
     def files_prepared(self) -> dict[str, list[DataFile]]:
-        """The files whose rows are prepared; of the others only the columns are looked at."""
+        """The files whose rows are prepared; of the others only the columns are read."""
         return {split: files for split, files in self.files.items() if split in self.splits}
 
     @property
@@ -162,7 +162,7 @@ class TableSettings:
 
     @property
     def text_types(self) -> dict[str, pa.DataType]:
-        """Column -> the type as which it is read from text files."""
+        """Column -> the type that it is read as from text files."""
         return text_column_types(self.declared_in_files, self.row_split)
 
     @property
@@ -186,7 +186,7 @@ class TableSettings:
         return self.on_bad_rows == "skip"
 
     def resolve_path(self, paths: Any) -> Any:
-        """Resolve paths in a schema file, which are relative to its folder."""
+        """Resolve the paths of a schema file relative to its folder."""
         if isinstance(self.schema, Mapping):
             return paths
         folder = Path(os.path.expanduser(str(self.schema))).parent

@@ -1,6 +1,6 @@
-"""Finds the parts of large plain text files that workers share: blocks of lines, counted ahead.
+"""Divides large plain text files into parts for workers: blocks of lines, counted ahead.
 
-A split draws for each row, and messages name lines, so that a part has to know what comes before.
+A split draws a number per row, and messages name lines, so that a part needs the counts before it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from runner.errors import DataError
 
 INDEX_FILE = "text_blocks.json"
 COUNTED_AT_ONCE = 8  # blocks of one task
-TASKS_PER_WORKER = 4  # at least, for all to have work until the end
+TASKS_PER_WORKER = 4  # at least per worker, so that all are busy until the end
 
 
 @dataclass(frozen=True)
 class TextIndex:
-    """The blocks of one file, and what each of them has."""
+    """The blocks of one file, with their numbers of rows and lines."""
 
     spans: list[tuple[int, int]]
     num_rows: list[int]
@@ -54,10 +54,10 @@ class CountTask:
 def index_texts(
     table: RewritableTable, format_: TextFormat, work: Path, engine: Engine
 ) -> dict[str, TextIndex]:
-    """Return path -> the blocks of each file that is worked on in parts.
+    """Return path -> the blocks of each file that is divided into parts.
 
-    These are plain files of this machine that are large beside all others. What was begun goes on
-    with the parts that it has, whoever does it.
+    These are uncompressed local files that are a large part of the table. Work that was begun
+    continues with the same parts, in any process.
 
     Args:
         work: the folder of the parts, where the index is kept.
@@ -91,14 +91,14 @@ def _count_files(
 
 
 def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
-    """Return the rows and the lines of each block; nothing if one of them cannot be read.
+    """Return the rows and the lines of each block; empty if one of them cannot be read.
 
-    That is said by who reads all columns, and counts lines from the start of the file. Nor does a
-    block have any that may end within a value in quotes.
+    The error is raised when all columns are read, with line numbers from the start of the file.
+    The result is also empty if a block may end within a quoted value.
     """
     table, schema = task.table, task.table.schemas[str(task.file)]
     columns = columns_in_file(schema, table.columns_read)
-    if not task.format_.json_lines:  # of these all columns tell which lines are malformed
+    if not task.format_.json_lines:  # all columns show malformed JSON
         columns = columns[:1]
     types = {name: schema.field(name).type for name in columns}
     counts, quote = [], task.format_.quote.encode()

@@ -1,4 +1,4 @@
-"""What the values of a table's columns of ids and groups are called, for metrics of each value."""
+"""Names the values of a table's columns of ids and groups, for metrics of each value."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ UNKNOWN, MISSING = "unknown", "missing"
 class ValueNames:
     """Names values of a table's columns; see `Dataset.name_values`.
 
-    Of a text the batches hold the hash, so the files are read for it, until all that are asked for
-    are found.
+    Batches hold hashes of texts, so the files are read until all requested texts are found.
 
     Args:
-        table: whose files and columns they are.
+        table: the table with its files and columns.
         folder: with the fitted transforms.
     """
 
@@ -71,7 +70,7 @@ class ValueNames:
     def _name_raw(
         self, column: str, raw: Mapping[int, int], input_: str = "auto"
     ) -> dict[int, str]:
-        """Return the names of raw ids: integers, or hashes of texts, in the order of these.
+        """Return the names of raw ids, integers or hashes of texts, in the order of the ids.
 
         Args:
             column: of the files.
@@ -88,7 +87,7 @@ class ValueNames:
         return dict(sorted(names.items(), key=lambda item: item[1]))
 
     def _kind(self, column: str, input_: str) -> str:
-        """Return `integer`, `unsigned` or `string`: what a column holds."""
+        """Return the type of a column of ids: `integer`, `unsigned` or `string`."""
         if (held := self._fitted.id_types.get(column)) is not None:
             return held
         type_ = unpacked_type(next(iter(self.table.schemas.values())).field(column).type)
@@ -97,7 +96,7 @@ class ValueNames:
         return "unsigned" if pt.is_uint64(type_) else "integer"
 
     def _find_texts(self, column: str, hashes: set[int]) -> dict[int, str]:
-        """Return the texts of hashes, but for those whose file is gone."""
+        """Return hash -> text, without those whose files are missing."""
         known = self._texts.setdefault(column, {})
         wanted = hashes - known.keys()
         try:
@@ -122,7 +121,7 @@ def iterate_texts(
     Args:
         table: whose files are read.
         fitted: to it.
-        column: of ids or groups that are texts, or are read as such.
+        column: ids or groups that are texts, or are read as texts.
     """
     for chunk, _ in iterate_split_chunks(table, [column], fitted.times):
         if chunk.table is not None and column in chunk.table.column_names:
