@@ -1,4 +1,4 @@
-"""Makes the batches of each epoch that a training goes through, one for each update."""
+"""Makes the batches of all epochs of a training, one for each update."""
 
 from __future__ import annotations
 
@@ -68,21 +68,21 @@ def _epoch_batches(job: Job, batch_size: int, start: DataPosition) -> Iterator[B
         world_size=job.context.ranks.world_size,
         **({} if job.context.growing is None else {"grow": True}),
     )
-    return iter(batches)  # a user's own may be a loader, which would begin anew
+    return iter(batches)  # a user's dataset may be a loader, which would start from the beginning
 
 
 def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
-    """Check the batch of an update that has failed, of a dataset of a user's own.
+    """Check the batch of an update that has failed, if the dataset is a user's own.
 
-    The batch is made again, so that none needs to be kept.
+    The batch is read again, so that no batch needs to be kept.
 
     Args:
         job: of the update.
-        state: where it stands, before the update.
+        state: before the update.
         error: of the update.
 
     Raises:
-        DataError: with all in which the batch does not fit, and the error.
+        DataError: with everything that is wrong with the batch, and the error.
     """
     dataset, at = job.dataset, state.cursor
     if not is_of_ones_own(dataset) or is_stream(dataset) or isinstance(error, DataError):
@@ -91,7 +91,7 @@ def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
     try:
         batch = next(_epoch_batches(job, batch_size, at))
         problems = [*find_batch_problems(batch, dataset.schema, batch_size, None)]
-    except Exception:  # the dataset's own error, which is the one that is raised already
+    except Exception:  # the dataset's own error, which is being raised already
         return
     if problems:
         why = " ".join(f"{type(error).__name__}: {error}".split())
@@ -104,7 +104,7 @@ def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
 def agree_on_end(batches: Iterator[Batch], ranks: Ranks) -> Iterator[Batch]:
     """Yield a rank's batches of a stream, as long as every rank has one.
 
-    Collective. What a rank has read beyond the common end is read again by the run that goes on.
+    Collective. Batches that a rank has read beyond the common end are read again by a resumed run.
 
     Raises:
         EndOfStream: on every rank, when the stream has ended on one of them.

@@ -105,7 +105,7 @@ def slice_values(batch: Batch, schema: Schema, name: str) -> Tensor:
 def attach_slices(
     prediction: Prediction, batch: Batch, schema: Schema, name: str | None, model: nn.Module
 ) -> Prediction:
-    """Return the prediction with the column that metrics are sliced by, if there is one."""
+    """Return the prediction with the column that metrics are sliced by, if any."""
     if name is None:
         return prediction
     if name == ITEM_POPULARITY:
@@ -136,18 +136,18 @@ def count_item_popularity(
         return
     names = [model.item.name, *([model.history] if model.history else [])]
     model.popularity_I = _count_events(names, dataset, ranks, model.negatives.counts_I.device)
-    # unknown and missing values are no item that is popular: rows of rare ones are among the cold
+    # unknown and missing values are not popular items: rows of rare items count as cold
     model.popularity_I[: model.item.num_special] = 0
 
 
 def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:
-    """Leave out the histories that overlap, so that an event tells once how popular its item is.
+    """Leave out overlapping histories, so that each event counts once in popularity.
 
-    In such histories it counts for each later one, and the items of busy users would be popular.
+    In overlapping histories an event counts for each later one, which favours items of busy users.
 
     Args:
         names: of features and sequences.
-        schema: has them.
+        schema: declares them.
     """
     return [n for n in names if n not in {s.name for s in schema.sequences if s.overlaps}]
 
@@ -158,7 +158,7 @@ def _count_events(
     """Return how often each item occurs in train rows of label 1, an event once: [I] int64."""
     once = without_overlaps(names, dataset.schema)
     counts_I = _count_ids(once, dataset, ranks, device)
-    if once != list(names):  # no row is made of a user's first events, whose items are no cold ones
+    if once != list(names):  # a user's first events make no rows, but their items are not cold
         counts_I = counts_I.clamp(min=1) * (_count_ids(names, dataset, ranks, device) > 0)
     return counts_I
 
@@ -180,7 +180,7 @@ def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) ->
 
     Args:
         batches: of a split.
-        schema: tells how many items there are.
+        schema: has the number of items.
         names: features and sequences of one table, whose ids are counted together.
     """
     rows = {f.name: f.num_rows for f in schema.id_features}
@@ -205,7 +205,7 @@ def _ids_of_rows(batch: Batch, selected_B: Tensor, names: Sequence[str]) -> Iter
 def find_seen_items(
     settings: MetricSettings, dataset: Dataset, split: str
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-    """Return what gives the items that the users of rows have seen, for rankings without them."""
+    """Return a function from rows to the items that their users have seen, or None."""
     seen = dataset.seen_items(split) if settings.leave_seen_out else None
     if seen is None:
         return None

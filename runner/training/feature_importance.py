@@ -1,4 +1,4 @@
-"""How much each feature matters to a trained model: first-order effects, and permutation.
+"""Measures the importance of each feature of a trained model: first-order and by permutation.
 
 Both look at the cut between the look-ups and the dense half, where a feature is a few columns of
 the pooled embeddings, a sequence of them, or a number. First order is SHARK's estimate (Zhang and
@@ -32,7 +32,7 @@ from runner.training.loops.recorder import reduce_metrics
 
 @dataclass(frozen=True)
 class CutFeature:
-    """Where a feature lies at the cut."""
+    """The place of a feature at the cut."""
 
     name: str
     kind: str  # number, ids or sequence
@@ -43,10 +43,10 @@ class CutFeature:
 
 
 def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
-    """Return the features of a model; of one that retrieves, without those of the item.
+    """Return the features of a model, for a retrieval model without those of the item.
 
     Raises:
-        ConfigError: for a model whose look-ups are not ours, so that their columns are not known.
+        ConfigError: for a model with its own look-ups, whose columns are unknown.
     """
     lookups = [module for module in model.modules() if isinstance(module, TableLookup)]
     if len(lookups) != 1:
@@ -193,7 +193,7 @@ def metrics_at_mean(job: Job, cut: Cut, feature: CutFeature) -> dict[str, float]
 
 
 def metrics_permuted(job: Job, cut: Cut, feature: CutFeature, seed: int) -> dict[str, float]:
-    """Return the metrics of the rows with a feature's values dealt out to other rows."""
+    """Return the metrics of the rows with a feature's values permuted among the rows."""
     row_N = torch.from_numpy(permuted_rows(cut.batch.size, feature.name, seed))
     row_N = row_N.to(cut.batch.labels_BT.device)
     return measure_rows(job, cut, lambda part, rows: part.with_rows_of(cut, feature, row_N[rows]))

@@ -49,12 +49,12 @@ def measure_importance(
             rows are taken, so that a choice of features has not seen the test rows.
         method: shark, permutation or both.
         num_rows: the first rows of the split; None: up to 40,960.
-        view: of the console.
+        view: shows the progress.
         allowed: packages that a `_target_` may name besides ours.
 
     Returns:
-        What `importance.json` holds; docs/importance.md describes it. The features are in their
-        order, the most important first.
+        The content of `importance.json`, see docs/importance.md. The most important features come
+        first.
 
     Raises:
         ConfigError: for a model or a split that cannot be measured.
@@ -115,34 +115,34 @@ def _choose_split(job: Job) -> str:
 
 
 def _affordable_rows(job: Job, split: str) -> int:
-    """Return how many rows are taken by default: their look-ups stay in memory."""
+    """Return the default number of rows, whose look-ups must fit in memory."""
     one = Cut.of(job, split, 1).embeddings.row_lookups()
     row_bytes = sum(tensor[0].numel() * tensor.element_size() for tensor in one)
     return min(DEFAULT_ROWS, max(1024, MAX_CUT_BYTES // max(1, row_bytes)))
 
 
 def _monitored_metric(job: Job, base: Mapping[str, float]) -> tuple[str, str]:
-    """Return the metric by which the run's best checkpoint was chosen, else the loss.
+    """Return the metric by which the run's best checkpoint was chosen, or else the loss.
 
-    What is better of it is beside it: max, min or one (nearer to 1).
+    The second value is its direction: max, min or one (nearer to 1).
     """
     monitor = job.checkpoint.monitor
     name = monitor.metric.partition("/")[2]
     if name not in base:
         return "loss", "min"
-    known = find_metric(name)  # None: the loss, or a metric of one's own
+    known = find_metric(name)  # None: the loss, or a user's metric
     return name, monitor.direction if known is None else known.direction
 
 
 def _lost(direction: str, before: float, after: float) -> float:
-    """Return how much worse a metric has become; negative where it is better."""
+    """Return how much worse a metric has become; negative if it is better."""
     if direction == "one":
         return abs(after - 1) - abs(before - 1)
     return before - after if direction == "max" else after - before
 
 
 def _rank_correlations(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return Spearman's rank correlation of each two columns."""
+    """Return Spearman's rank correlation of each pair of columns."""
     names = list(found)
     pairs = [(a, b) for n, a in enumerate(names) for b in names[n + 1 :]]
     return {

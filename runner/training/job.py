@@ -39,7 +39,7 @@ class LearningRates:
         return {name: state for name, state in states.items() if state is not None}
 
     def load_states(self, saved: Mapping[str, Any]) -> None:
-        """Take back what `states()` returned; a schedule that is not in it starts afresh."""
+        """Restore the result of `states()`; a schedule that is not in it starts afresh."""
         for name, factor in self._factors().items():
             if name in saved and hasattr(factor, "load_state"):
                 factor.load_state(saved[name])
@@ -59,10 +59,10 @@ class Cadence:
 
 
 class Delivery(Protocol):
-    """Hands what a training has learnt to those who serve it. Rank 0 alone has one."""
+    """Delivers the weights of a training to servers. Only rank 0 has one."""
 
     def start(self, job: Job) -> None:
-        """Get ready, before the first update.
+        """Prepare for deliveries, before the first update.
 
         Raises:
             UserError: for a model or dataset that cannot be delivered.
@@ -72,14 +72,14 @@ class Delivery(Protocol):
         """Deliver the weights of a checkpoint; runs in the thread that has written it.
 
         Raises:
-            UserError: if that was not possible; the training goes on, and says so.
+            UserError: if that was not possible; the training continues with a warning.
         """
 
     def protected_steps(self) -> tuple[int, ...]:
         """Return the steps whose checkpoints are still needed."""
 
     def finish(self, checkpoint: Path | None) -> None:
-        """Deliver the last checkpoint, or with None end at once, as after a signal."""
+        """Deliver the last checkpoint; with None end at once, as after a signal."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tells a checkpoint whose tasks share linear weights from a model whose tasks have their own."""
+"""Refuses a checkpoint whose tasks share linear weights for a model with weights per task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.rundir.checkpoint import Checkpoint, tensor_shapes
 def check_linear_weights(
     model: nn.Module, weights: Mapping[str, Tensor], saved: Checkpoint
 ) -> None:
-    """Check that a checkpoint has the linear weights of each task, where a model has them.
+    """Check that a checkpoint has linear weights per task, if the model has them.
 
     Args:
         model: of the job.

@@ -21,10 +21,10 @@ _LONGEST_NAME = 60  # a GPU's kernels have their types in their names
 def profile_steps(job: Job, outputs: Iterator[StepOutput]) -> Iterator[StepOutput]:
     """Yield the same updates, and record those of the window, counted in this process.
 
-    What happens between two updates (logging, evaluation, saving) is in the trace too. No result
-    changes but by rounding, where several threads have computed a model with batch norms and one
-    does now. When the window is over, or the training ends within it, `profile/` of the run gets
-    `rank-R.json` for Perfetto or chrome://tracing, and `rank-R.txt` with the slowest operators.
+    Work between two updates (logging, evaluation, saving) is in the trace, too. Results change only
+    by rounding, if a model with batch norms is now computed by one thread instead of several. After
+    the window, or if the training ends within it, `profile/` of the run gets `rank-R.json` for
+    Perfetto or chrome://tracing, and `rank-R.txt` with the slowest operators.
     """
     window = job.trainer.profile
     if not window.updates or job.run is None:
@@ -83,7 +83,7 @@ def _cut(name: str) -> str:
 
 def operator_table(recorder: profile, num_updates: int, *, on_device: bool) -> TextTable:
     """Return the slowest operators by their own time per update, without the ones they called."""
-    # a kernel's time is that of the operator that launched it
+    # a kernel's time counts for the operator that launched it
     events = [e for e in recorder.key_averages() if e.device_type.name == "CPU"]
 
     def own_us(event: Any) -> float:

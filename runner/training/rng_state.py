@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import stack_by_rank
 
-RNG_PREFIX = "rng/"  # before the names of these tensors in a checkpoint
+RNG_PREFIX = "rng/"  # prefix of the names of these tensors in a checkpoint
 
 
 def rng_state_tensors(device: torch.device, ranks: Ranks) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def restore_rng_state(
 
 @contextmanager
 def preserve_rng_state(device: torch.device) -> Iterator[None]:
-    """Put the random states of PyTorch, Python and NumPy back afterwards."""
+    """Restore the random states of PyTorch, Python and NumPy when the block ends."""
     with ExitStack() as after:
         after.callback(torch.set_rng_state, torch.get_rng_state())
         after.callback(random.setstate, random.getstate())

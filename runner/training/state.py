@@ -33,8 +33,8 @@ from runner.training.update.parameters import (
     trained_parameters,
 )
 
-GROWING_PREFIX = "growing/"  # before the names of the maps from ids to rows in a checkpoint
-EMA_PREFIX = "ema/"  # before the names of moving averages in a checkpoint
+GROWING_PREFIX = "growing/"  # prefix of the names of maps from ids to rows in a checkpoint
+EMA_PREFIX = "ema/"  # prefix of the names of moving averages in a checkpoint
 _METRICS_PREFIX = "metrics/train/"
 _PER_RANK_PREFIXES = (_METRICS_PREFIX, RNG_PREFIX)  # of tensors that have a row for each rank
 
@@ -56,7 +56,7 @@ class TrainState:
     step: int = 0  # updates done
     examples: int = 0
     cursor: DataPosition = field(default_factory=DataPosition)
-    skipped: int = 0  # steps that changed nothing, since a gradient was not finite
+    skipped: int = 0  # updates that changed nothing, since a gradient was not finite
     skipped_in_a_row: int = 0  # up to now
     active_s: float = 0.0  # spent training, over all restarts
     best: BestEvaluation | None = None
@@ -99,7 +99,7 @@ def growing_tensors(ctx: Context) -> dict[str, Tensor]:
 
 
 def rebuild_growing_ids(ctx: Context) -> None:
-    """Go on from the maps that have been written into `growing_tensors`."""
+    """Rebuild the maps after their tensors were loaded in place."""
     if ctx.growing is not None:
         ctx.growing.rebuild()
 
@@ -222,7 +222,7 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     job.learning_rates.load_states(saved.values.get("schedules", {}))
     state = train_state_from_values(saved.values)
     ctx.prior_table_updates = dict(saved.values.get("table_updates", {}))
-    if fresh:  # the count of the moments' updates is this number and those of the run
+    if fresh:  # added to the run's updates, it makes the moments' count 0 here
         names = [spec.name for t in ctx.table_groups.values() for spec in t.layout.tables]
         ctx.prior_table_updates |= dict.fromkeys(names, state.skipped - state.step)
     check_step_counts(ctx.table_groups, ctx.prior_table_updates)
@@ -239,7 +239,7 @@ def _restore_loss_parts(
 
 
 def starts_optimizers_afresh(job: Job) -> bool:
-    """Return whether a resume leaves the optimizers' states of its checkpoint behind."""
+    """Return whether a resume discards the optimizers' states of its checkpoint."""
     return job.checkpoint.optimizer_state == "fresh"
 
 
@@ -291,7 +291,7 @@ def restore_weights(ctx: Context, saved: Checkpoint) -> None:
                 f"trainer.ema.evaluate=true: {saved.path} holds no moving average: its run kept "
                 "none; trainer.ema.decay=null evaluates its weights"
             )
-    # what tables train on from gives their look-ups to the last bit, other weights are taken over
+    # `resume_state` gives look-ups to the last bit; weights without it are taken over
     resumed = {f"tables/{name}": t for name, t in ctx.tables.resume_state().items()}
     if resumed and resumed.keys() <= tensor_shapes(saved).keys():
         load_tensors(saved, into | resumed, partial=True)

@@ -46,17 +46,17 @@ def steps(
     Args:
         job: whose task and dataset make the updates.
         state: where the run stands; changed in place.
-        stop: learns with each update whether any rank has received a signal, so that it needs no
-            exchange of its own.
-        allow_prefetch: whether the next batches may be under way during an update.
+        stop: is told at each update whether any rank has received a signal, which needs no
+            separate exchange.
+        allow_prefetch: whether the next batches may be prepared during an update.
         before_update: called before each update; its time does not count as active either.
 
     Yields:
-        What each update did.
+        The outcome of each update.
 
     Raises:
-        ConfigError: if the task returns something else, or says that it has updated and has not.
-        DataError: if an update fails and its batch, of a dataset of a user's own, does not fit.
+        ConfigError: if the task returns something else, or claims an update that it has not made.
+        DataError: if an update fails because of an invalid batch of a user's dataset.
     """
     multiplier = state.batch_multiplier
     batches = training_batches(job, state, allow_prefetch)
@@ -88,14 +88,14 @@ def steps(
         _count_update(job, state, output)
         if output.applied and job.context.ema is not None:
             job.context.ema.update(state.step - state.skipped)
-        # one clock for all ranks: what is due by time contains collectives, which all must enter
+        # one clock for all ranks: actions due by time contain collectives, which all must enter
         active_s = state.active_s + time.perf_counter() - started
         local_signal = (stop.local_signal or 0) if stop is not None else 0
         state.active_s, largest_signal = ranks.all_reduce_max_each([active_s, local_signal])
         if stop is not None:
             stop.set_agreed(largest_signal)
         yield output
-        del output  # before the next update: what a model returns beside logits may be large
+        del output  # freed before the next update: other outputs than logits may be large
 
 
 def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
@@ -116,10 +116,10 @@ def _make_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
 
 
 def _make_first_update(job: Job, batches: Iterator[Batch]) -> StepOutput:
-    """Make an update that is watched.
+    """Make the first update while watching the user's parts.
 
     Raises:
-        ConfigError: if a task of a user's own says that it was applied, and has trained nothing.
+        ConfigError: if a user's task reports an applied update, but has trained nothing.
     """
     context, task = job.context, job.task
     with watch_first_update(job):
@@ -147,9 +147,9 @@ def _count_update(job: Job, state: TrainState, output: StepOutput) -> None:
 
 @contextmanager
 def watch_first_update(job: Job) -> Iterator[None]:
-    """Watch a user's own parts in one update for what would not repeat, or not be resumed.
+    """Watch a user's parts in one update for sums that do not repeat, and state not saved.
 
-    Compiled code is not watched for operations, since it would be compiled anew.
+    Operations of compiled code are not watched, since it would be compiled again.
     """
     context = job.context
     parts = {"model": context.model, "loss": context.loss, "task": job.task}
@@ -190,13 +190,13 @@ def is_finished(job: Job, state: TrainState) -> bool:
 
 
 def rows_per_update(job: Job, batch_multiplier: int = 1) -> int:
-    """Return the rows of an update that no end of an epoch cuts short, over all ranks."""
+    """Return the rows of a full update over all ranks, not shortened by the end of an epoch."""
     trainer, world_size = job.trainer, job.context.ranks.world_size
     return global_batch_size(trainer.batch_size, trainer.accumulate, world_size, batch_multiplier)
 
 
 def current_total_steps(job: Job, state: TrainState) -> int:
-    """Return the updates of the whole run; fewer than at its start once updates have grown."""
+    """Return the number of updates of the whole run, which falls when updates grow."""
     if job.trainer.max_steps is not None or state.batch_multiplier == 1:
         return job.total_steps
     assert job.trainer.max_epochs is not None
@@ -257,8 +257,8 @@ def learning_rates_at(rates: LearningRates, update: int) -> dict[str, float]:
 def watch_weights(context: Context) -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether anything outside of the tables was trained so far.
 
-    Each step of an optimizer counts, also by a rate of 0 and without the context, and so does each
-    weight or buffer with another value.
+    It is true after any step of an optimizer, also at a rate of 0 or without the context, and after
+    any change of a weight or buffer.
     """
     tensors: list[Tensor] = [*context.dense_parameters]
     for module in context.root_modules():

@@ -16,7 +16,7 @@ from types import FrameType
 from runner.distributed.launcher import acknowledge_stop, signal_handlers
 from runner.distributed.ranks import Ranks, current_ranks
 
-PRUNED = 1 << 10  # stands for a signal; larger than any, so it wins where ranks differ
+PRUNED = 1 << 10  # used like a signal; larger than any, so that it wins if ranks differ
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
@@ -34,7 +34,7 @@ class StopSignal:
         return self.signal is not None
 
     def request(self, number: int) -> None:
-        """Ask for a stop, as a signal or as code of this process; only the first request counts."""
+        """Request a stop, for a signal or by code of this process; only the first one counts."""
         if self.local_signal is None:
             self.local_signal, self.received_s = number, time.monotonic()
             if not self.ranks.is_distributed:
@@ -53,7 +53,7 @@ class StopSignal:
         return self.signal == PRUNED
 
     def prune(self) -> None:
-        """Ask for a stop because the sweep ends this run; other ranks learn it in `sync_ranks`."""
+        """Request a stop because the sweep ends this run; ranks learn of it in `sync_ranks`."""
         self.request(PRUNED)
 
     def sync_ranks(self) -> bool:
@@ -67,7 +67,7 @@ class StopSignal:
 
 
 class GracePeriod:
-    """The time that an evaluation has after SIGTERM, which a kill may follow.
+    """The time left to an evaluation after SIGTERM, before a possible SIGKILL.
 
     After SIGINT there is no limit: a second one ends the wait.
 

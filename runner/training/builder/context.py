@@ -66,7 +66,7 @@ def make_context(
         dataset: gives the schema, and the counts of ids that a model may ask for.
 
     Returns:
-        The context, who owns which parameter, and the learning rates of the tables by name.
+        The context, the group of each parameter, and the learning rates of the tables by name.
 
     Raises:
         ConfigError: for parts of the configuration that do not fit each other or the data.
@@ -87,11 +87,11 @@ def make_context(
     built = build_embedding_tables(lookup, config, parameter_groups, trainer, device)
     if ranks.is_main:
         report_placement(built.tables.placement(), ranks.world_size, inputs.run, inputs.view)
-    model.to(device)  # its tables, which stand on their own devices, stay there
+    model.to(device)  # its tables stay on their own devices
     if isinstance(loss, nn.Module):
         loss.to(device)
     for tensor in (*model.parameters(), *model.buffers(), *parameters.values()):
-        ranks.broadcast_(tensor.data)  # a model may draw from generators that no seed reaches
+        ranks.broadcast_(tensor.data)  # a model may draw from generators that are not seeded
     check_growth(config, dataset, model)
     count_ids_for_model(model, dataset, ranks)
     seed_rank(config["seed"], ranks.rank)
@@ -161,7 +161,7 @@ def set_up_task(task: Task, context: Context, trainer: TrainerSettings) -> None:
 
 
 def report_rows_at_once(context: Context, trainer: TrainerSettings, view: View) -> None:
-    """Show that the micro-batches of an update take the memory of one batch, if they do."""
+    """Show a note if the micro-batches of an update need the memory of one whole batch."""
     updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
     if updates and trainer.accumulate > 1 and context.ranks.is_main:
         view.note(

@@ -1,4 +1,4 @@
-"""Builds the dataset of a job, and counts the updates that it gives."""
+"""Builds the dataset of a job, and counts the updates of an epoch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from runner.training.builder.model import finds_items
 
 
 def makes_windows(dataset: Mapping[str, Any]) -> bool:
-    """Tell whether train rows are windows of events, of which a row's item is one alone."""
+    """Tell whether train rows are windows of events, whose item is only one of several."""
     return getattr(_declared_events(dataset), "train_on", None) == "windows"
 
 
 def describe_order_by_user(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning if loop=online takes rows of events, which lie user by user."""
+    """Yield a warning if loop=online reads rows of events, which are ordered by user."""
     if config["loop"]["_target_"] == ONLINE_LOOP and _declared_events(config["dataset"]):
         yield (
             "loop=online takes the rows of events user by user, whatever their times, so that "
@@ -46,13 +46,13 @@ def describe_order_by_user(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _declared_events(dataset: Mapping[str, Any]) -> Interactions | None:
-    """Return what a dataset declares of events; None if it has none."""
+    """Return the declaration of events of a dataset, or None."""
     declared = getattr(build_recipe(dataset), "declared", None)
     return getattr(declared, "interactions", None)
 
 
 def check_loop_of_stream(dataset: Dataset, loop: str) -> None:
-    """Check that a loop takes a stream; those of this package are refused before torch.
+    """Check that a loop accepts a stream; for loops of this package that is checked before torch.
 
     Raises:
         ConfigError: for a stream of one's own in a loop that counts epochs.
@@ -65,9 +65,9 @@ def check_loop_of_stream(dataset: Dataset, loop: str) -> None:
 
 
 def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
-    """Build the dataset, and check that it keeps what a dataset promises.
+    """Build the dataset, and check that it fulfils the interface of datasets.
 
-    It has the transforms that were fitted when the run, or its source, was first built.
+    It uses the transforms that were fitted when the run, or its source, was first built.
 
     Args:
         inputs: of the job. The run's directory keeps the transforms.
@@ -90,7 +90,7 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
         check_fitted_transforms(dataset, folder / "data", recorded)
         place = folder / "data" / FITTED_FILE
         inputs.view.note(f"{place} was missing; it is made again, with the same content")
-    if "judged" not in node:  # which is of our own, and need not have train rows
+    if "judged" not in node:  # a table with `judged` need not have train rows
         check_dataset(
             dataset,
             batch_size=rank_batch_size(trainer.batch_size, trainer.accumulate),
@@ -109,10 +109,10 @@ def make_dataset(inputs: JobInputs, source: Path | None) -> Dataset:
 
 
 def _without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[str, Any]:
-    """Return the node of an evaluation's table, set to prepare only the splits that are judged.
+    """Return the node of an evaluation's table, changed to prepare only the evaluated splits.
 
-    It stays as it is where other rows are needed: where a judged split has no files of its own,
-    the transforms are not those of a run, events become histories, or the model counts items.
+    It is not changed if other rows are needed: if an evaluated split has no separate files, the
+    transforms are not those of a run, events become histories, or the model counts items.
     """
     table = build_recipe(node) if node.get("learnt") else None
     if type(table) is not TableRecipe or table.declared.interactions is not None:
@@ -125,7 +125,7 @@ def _without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[s
 
 
 def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:
-    """Return the updates of one epoch; None for a stream, or without train rows.
+    """Return the number of updates in an epoch; None for a stream, or without train rows.
 
     The last, shorter update counts, unless the dataset drops it.
 

@@ -1,4 +1,4 @@
-"""Growing tables: their maps, the dataset with rows for ids, and what they cannot go with."""
+"""Builds growing tables: their maps, a dataset with rows for ids, and checks of other settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.training.update.growing_ids import GrowingIds
 
 
 def check_growth(config: Mapping[str, Any], dataset: Dataset, model: nn.Module) -> None:
-    """Check that nothing needs rows that ids do not have before the training.
+    """Check that no part needs rows of ids before the training, when ids have none.
 
     Raises:
         ConfigError: naming each part that does, with the reason.
@@ -87,7 +87,7 @@ def with_rows(dataset: Dataset, context: Context) -> Dataset:
 
 @internal
 class GrowingDataset(DatasetWrapper):
-    """Gives out the batches of another dataset with the rows that ids have when each is taken."""
+    """Yields the batches of another dataset with the rows that ids have when a batch is taken."""
 
     def __init__(self, dataset: Dataset, ids: GrowingIds, context: Context) -> None:
         super().__init__(dataset)
@@ -96,7 +96,7 @@ class GrowingDataset(DatasetWrapper):
 
     @property
     def should_stop(self) -> Callable[[], bool]:
-        """What a stream asks during a wait."""
+        """The function that a stream calls while it waits."""
         asked: Callable[[], bool] = self.dataset.should_stop  # type: ignore[attr-defined]
         return asked
 
@@ -109,8 +109,8 @@ class GrowingDataset(DatasetWrapper):
 
         Args:
             split: as there.
-            grow: whether each batch is the next update of the training: its ids count then, and
-                taking it is collective.
+            grow: whether each batch is the next update of the training, so that its ids are
+                counted; taking it is then collective.
             options: as there.
         """
         batches = self.dataset.batches(split, **options)

@@ -24,15 +24,15 @@ from runner.rundir.run import record_in_meta
 from runner.training.builder.inputs import JobInputs
 
 KEY = "model.net.hard_table"
-DIGEST = "hard_table_sha256"  # in meta.json: what the run began with
+DIGEST = "hard_table_sha256"  # key of meta.json: the digest of the table that the run began with
 
 
 def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -> None:
     """Read the hard negatives of a model that trains, if it has a table of them.
 
     Args:
-        inputs: of the job. The run remembers what the table held, so that a resume goes on with
-            the same.
+        inputs: of the job. The run records the digest of the table, so that a resume uses the
+            same.
         model: of the job.
         dataset: of the job.
 
@@ -67,7 +67,7 @@ def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -
 def _id_columns(
     node: Mapping[str, Any], dataset: Dataset
 ) -> tuple[Sequence[IdSpec], FittedTransforms]:
-    """Return the id columns of a dataset, and what is fitted to them."""
+    """Return the id columns of a dataset, and the transforms fitted to them."""
     fitted = FittedTransforms()
     with tempfile.TemporaryDirectory() as folder:
         dataset.save_fitted_transforms(Path(folder))
@@ -77,7 +77,7 @@ def _id_columns(
         fields = {k: v for k, v in node.items() if k in TableRecipe.__dataclass_fields__}
         declared = TableRecipe(**{"format": "parquet", "path": None, **fields}).declared
         return declared.ids, with_declared_sizes(fitted, declared)
-    features = dataset.schema.sparse  # of a known data set, whose ids are rows already
+    features = dataset.schema.sparse  # a known data set, whose ids are rows already
     fitted.num_rows = {f.table_name: f.num_rows for f in features}
     return [
         IdSpec(f.name, f.name, num_rows=f.num_rows, table=f.table_name, list=f.is_list)

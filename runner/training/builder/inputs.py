@@ -1,4 +1,4 @@
-"""What the builder makes a job from, and how it makes a part of it."""
+"""The inputs of the builder, and how it makes a part of a job from them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class JobInputs:
     trainer: TrainerSettings  # of its group `trainer`
     device: torch.device  # of this rank
     run: Run | None  # the open run directory; None for loops that write nothing
-    view: View  # where people read how the job goes
+    view: View  # shows the progress of the job
     allowed: tuple[str, ...] = ()  # packages that a `_target_` may name besides ours
 
     def make_part(self, kind: str, node: Mapping[str, Any], key: str = "", **more: Any) -> Any:
-        """Call what a node names, see `instantiate`; its key is that of the kind if none is given.
+        """Call the target of a node, see `instantiate`; the default of its key is the kind's.
 
         Raises:
-            UserError: for a part that is not of the kind, or refuses its settings.
+            UserError: for a part of another kind, or one that refuses its settings.
         """
         return instantiate(node, KINDS[kind], key=key or kind, allowed=self.allowed, **more)

@@ -28,22 +28,22 @@ def instantiate(
     offered: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Any:
-    """Call what `_target_` names with the other keys of the node, if it is a part of this kind.
+    """Call the `_target_` of a node with its other keys, if it is a part of this kind.
 
     Args:
         node: of a resolved configuration.
         kind: of the part that the node describes.
         key: of the node, for messages.
         allowed: packages that a `_target_` may name.
-        offered: arguments that it gets if it has them, and the node does not.
-        more: arguments that no configuration holds.
+        offered: passed if the target takes them and the node does not set them.
+        more: arguments that cannot be set in a configuration.
 
     Raises:
         ConfigError: for a target that is no part of this kind, for an argument that it does not
             take, or a value that it refuses.
-        DataError: that the target raises.
-        TypeError: for one that arises inside the target.
-        UserError: as the target raises it.
+        DataError: raised by the target.
+        TypeError: raised inside the target.
+        UserError: raised by the target.
     """
     settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
     problems = check_reserved_keys(settings, key)
@@ -62,7 +62,7 @@ def instantiate(
             raise ConfigError(f"{key}: {error}{near}; it takes {known}") from error
         raise
     except UserError:
-        raise  # it names the file or the setting itself
+        raise  # its message names the file or the setting
     except ValueError as error:
         raise ConfigError(f"{key}: {error}") from error
     for name in kind.attributes:
@@ -72,9 +72,9 @@ def instantiate(
 
 
 def _may_refuse(target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether an error about arguments may be about those that a part is given.
+    """Return whether an error about arguments may be caused by the settings of a part.
 
-    Where the call fits, the error is of its code, unless the part takes any name and hands it on.
+    If they fit its signature, the error is of its code, unless it takes and passes on any name.
     """
     signature = inspect.signature(target)
     if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
@@ -89,7 +89,7 @@ def _may_refuse(target: Any, settings: Mapping[str, Any], given: Mapping[str, An
 def _taken_arguments(
     target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """Return a hint at the setting that was meant, and all that a part takes."""
+    """Return a hint at the nearest setting, and the list of all settings of a part."""
     parameters = inspect.signature(target).parameters
     known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in given]
     near = [nearest_hint(name, known) for name in settings if name not in known]

@@ -65,7 +65,7 @@ from runner.training.update.compilation import compile_dense
 from runner.training.update.context import Context
 from runner.training.update.task import Task
 
-# from updates of the run and of an epoch
+# takes the updates of the run and of an epoch
 MakeLearningRates = Callable[[int | None, int | None], LearningRates]
 
 
@@ -84,7 +84,7 @@ def build_job(
     Args:
         config: resolved and checked, plain dictionaries.
         run: the open run directory; None for loops that write nothing.
-        view: where people read how the job goes.
+        view: shows the progress of the job.
         allowed: packages that a `_target_` may name besides ours.
         name: of the job.
 
@@ -107,7 +107,7 @@ def build_job(
     dataset = with_rows(dataset, context)
     if "train" in dataset.num_rows or is_stream(dataset):
         learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
-    else:  # an evaluation of other splits, in which nothing learns
+    else:  # an evaluation of other splits, which trains nothing
         learning_rates = LearningRates({}, lambda update: 1.0)
     if source is None:
         show_changed_settings(inputs, context.model, learning_rates)
@@ -165,9 +165,9 @@ def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.de
 def _build_learner(
     inputs: JobInputs, dataset: Dataset, *, trains: bool
 ) -> tuple[Context, Task, MakeLearningRates]:
-    """Build what learns: the model with its optimizers, the task, and what makes their rates.
+    """Build the model with its optimizers, the task, and the function of their rates.
 
-    Collective. Without `trains` a loop only reads a checkpoint, which needs no initial weights.
+    Collective. Without `trains` weights come from a checkpoint, so that none are initialised.
     """
     config, trainer = inputs.config, inputs.trainer
     with nullcontext() if trains else without_initial_weights():
@@ -189,7 +189,7 @@ def _build_learner(
 def show_changed_settings(
     inputs: JobInputs, model: Recommender, learning_rates: LearningRates
 ) -> None:
-    """Show what a training has in place of its settings: fewer negatives, and scaled rates."""
+    """Show values that differ from the settings: fewer negatives, and scaled rates."""
     fewer = describe_fewer_negatives(model, inputs.config["model"]["net"])
     if fewer is not None:
         inputs.view.note(fewer)
@@ -201,7 +201,7 @@ def show_changed_settings(
 def show_preflight_warnings(
     inputs: JobInputs, cadence: Cadence, length: RunLength, model: nn.Module
 ) -> None:
-    """Show what `preflight_warnings` has to say of a model and the dataset."""
+    """Show the `preflight_warnings` for the model and the dataset."""
     if inputs.config["loop"]["_target_"] == ONLINE_LOOP:  # it evaluates no split
         cadence = replace(cadence, eval_every=None)
     is_next_item = isinstance(model, NextItemModel)
@@ -216,7 +216,7 @@ def show_preflight_warnings(
 
 
 def make_checkpointer(run: Run | None, keep: int, view: View) -> Checkpointer | None:
-    """Build what saves the checkpoints of a training; None if there is no run, or none are kept."""
+    """Build the checkpointer of a training; None if there is no run, or no checkpoint is kept."""
     if run is None or keep == 0:
         return None
     run_id = run.meta.get("run_id")
@@ -273,7 +273,7 @@ def make_trackers(inputs: JobInputs, ranks: Ranks) -> dict[str, Any]:
 
 
 def make_callbacks(inputs: JobInputs, ranks: Ranks) -> Callbacks:
-    """Build the callbacks that this rank calls: all on rank 0, elsewhere those of every rank."""
+    """Build the callbacks of this rank: all on rank 0, on others those that every rank calls."""
     nodes, kind, callbacks = inputs.config.get("callbacks") or {}, "callbacks", {}
     for name, node in nodes.items():
         key = f"callbacks.{name}"

@@ -1,4 +1,4 @@
-"""Builds the metrics of a job, and checks that those which a rule or monitor reads are measured."""
+"""Builds the metrics of a job, and checks that rules and monitors read metrics that exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_metrics(
 ) -> tuple[Callable[[bool], Metrics], Metrics]:
     """Return a function that makes the metrics of a pass over data, and the metrics of training.
 
-    The function takes whether the metrics are exact, as an evaluation's are.
+    The argument of the function is whether metrics are exact, as in an evaluation.
 
     Raises:
         ConfigError: for metrics that do not fit the data, and for one that a rule or the monitor
@@ -51,7 +51,7 @@ def build_metrics(
 def make_own_metrics(
     node: Mapping[str, Mapping[str, Any]], tasks: Sequence[TaskSpec], inputs: JobInputs
 ) -> list[OwnMetric]:
-    """Return the metrics of `metrics.own`, each tried on two rows.
+    """Return the metrics of `metrics.own`, after a trial on two rows.
 
     Raises:
         ConfigError: for one that does not fit its tasks.
@@ -73,10 +73,10 @@ def check_monitors(
     dataset: Dataset,
     own_names: Sequence[str],
 ) -> None:
-    """Check that every monitored metric is one that an evaluation on the way computes.
+    """Check that evaluations during the training compute every monitored metric.
 
     Raises:
-        ConfigError: for a metric that is not computed, and for a split that is not there.
+        ConfigError: for a metric that is not computed, and for a split that does not exist.
     """
     splits = [split for split in trainer.eval_splits if split in dataset.num_rows]
     for split in trainer.eval_splits:
@@ -121,12 +121,12 @@ def check_monitors(
 def check_own_directions(
     checkpoint: CheckpointSettings, trainer: TrainerSettings, own: Sequence[OwnMetric]
 ) -> None:
-    """Check that no direction contradicts what a class of `metrics.own` says is better.
+    """Check that no direction contradicts the better direction of a class in `metrics.own`.
 
-    A rule without a direction of its own has the monitor's, and is not told a second time.
+    A rule without its own direction has the monitor's, and is not reported a second time.
 
     Raises:
-        ConfigError: for each that does.
+        ConfigError: for each contradiction.
     """
     monitor = checkpoint.monitor
     watched = {"checkpoint.monitor": (monitor.metric, monitor.direction)}

@@ -26,8 +26,8 @@ def build_model_and_loss(
     """Build `model.net` and `model.loss`, and check that they fit each other.
 
     Raises:
-        ConfigError: if the loss reads what the model does not provide, or if one of them keeps
-            state that no checkpoint holds.
+        ConfigError: if the loss reads values that the model does not provide, or if one of them
+            keeps state that checkpoints do not save.
     """
     node = {**node, "net": with_table_widths(node["net"], schema, allowed)}
     model: Recommender
@@ -51,7 +51,7 @@ def build_model_and_loss(
 def with_table_widths(
     net: Mapping[str, Any], schema: Schema, allowed: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return `model.net` with the numbers that its `embedding_dim` means for these tables.
+    """Return `model.net` with `embedding_dim` resolved to numbers for these tables.
 
     A model whose constructor is annotated with `TableWidths` may get a width for each table.
 
@@ -61,7 +61,7 @@ def with_table_widths(
     value = net.get("embedding_dim")
     num_rows = {f.table_name: f.num_rows for f in schema.id_features}
     if not (value == AUTO or isinstance(value, Mapping)) or not num_rows:
-        return net  # without tables the model says what it needs
+        return net  # without tables the model raises an error that says what it needs
     cls = resolve_part(net["_target_"], allowed, KINDS["model.net"], "model.net")
     annotation = inspect.get_annotations(cls.__init__).get("embedding_dim")
     if annotation in ("TableWidths", TableWidths) and not schema.sequences:
@@ -76,7 +76,7 @@ def finds_items(net: Mapping[str, Any], allowed: Sequence[str]) -> bool:
 
 
 def describe_fewer_negatives(model: Recommender, net: Mapping[str, Any]) -> str | None:
-    """Return a note if the catalogue is smaller than the number of negatives that nobody set.
+    """Return a note if the catalogue is smaller than the default number of negatives.
 
     Args:
         model: built from `net`.

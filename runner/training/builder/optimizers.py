@@ -1,6 +1,6 @@
 """The optimizers of a job: one for each group of `optimizer.parts`, and one for everything else.
 
-Dense parameters and tables are shared out alike; the group None owns what no part owns.
+Dense parameters and tables are assigned alike; group None owns those of no part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from runner.training.builder.own_schedule import build_any_schedule
 from runner.training.job import LearningRates
 from runner.training.update.context import Context
 
-DENSE, SPARSE = "dense", "sparse"  # names of the rates of what no part owns
+DENSE, SPARSE = "dense", "sparse"  # names of the rates of group None
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def assign_parameters(
         tables: names of the tables.
 
     Returns:
-        Who owns what.
+        The group of each parameter and table.
 
     Raises:
         ConfigError: for a pattern that owns nothing, or if everything is frozen.

@@ -1,4 +1,4 @@
-"""Learning-rate schedules of one's own, which a `_target_` names in place of a `kind`."""
+"""Learning-rate schedules of users, given by a `_target_` instead of a `kind`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from runner.training.callbacks.callback_set import check_json_state, has_state
 
 
 class OwnSchedule:
-    """Checks the factors that a schedule of one's own gives, and saves its state if it has one.
+    """Wraps a user's schedule: checks its factors, and saves its state if it has one.
 
     Args:
         key: of its node in the configuration.
         schedule: called once with the number of each update, from 1.
 
     Raises:
-        ConfigError: for an object that cannot be called, has one method of a state without the
-            other, or a state that JSON cannot hold.
+        ConfigError: for an object that cannot be called, has only one of the two methods of a
+            state, or has a state that JSON cannot hold.
     """
 
     def __init__(self, key: str, schedule: Callable[[int], float]) -> None:
@@ -34,11 +34,11 @@ class OwnSchedule:
         self._has_state = has_state(self._where, schedule)
         self.state()
 
-    def __call__(self, step: int) -> float:  # not `update`, by which a part is recognised
+    def __call__(self, step: int) -> float:  # not `update`, since its name marks a schedule
         """Return the factor of the full rate for an update.
 
         Raises:
-            ConfigError: if the schedule gives no number from 0.
+            ConfigError: if the schedule returns no number of at least 0.
         """
         factor = self._schedule(step)
         if isinstance(factor, bool) or not isinstance(factor, int | float):
@@ -51,7 +51,7 @@ class OwnSchedule:
         return float(factor)
 
     def state(self) -> dict[str, Any] | None:
-        """Return what a resumed run must know; None for a schedule without a state.
+        """Return the state for checkpoints; None for a schedule without one.
 
         Raises:
             ConfigError: if that is not a dict of JSON values.
@@ -61,7 +61,7 @@ class OwnSchedule:
         return dict(check_json_state(self._where, self._schedule.state()))
 
     def load_state(self, saved: Mapping[str, Any]) -> None:
-        """Take back a state that was saved."""
+        """Restore a saved state."""
         if self._has_state:
             self._schedule.load_state(dict(saved))
 
@@ -74,10 +74,10 @@ def build_any_schedule(
     steps_per_epoch: int | None,
     allowed: Sequence[str],
 ) -> LRFactor:
-    """Build a schedule of ours by its `kind`, or one of one's own by its `_target_`.
+    """Build a schedule of this package by its `kind`, or a user's by its `_target_`.
 
-    One of one's own gets `total_steps` and `steps_per_epoch` if it has such arguments. It is tried
-    with the first update, on an object that is not used further.
+    A user's gets `total_steps` and `steps_per_epoch` if it has such arguments. It is tried on the
+    first update, with an object that is discarded.
 
     Args:
         node: its settings.
@@ -87,7 +87,7 @@ def build_any_schedule(
         allowed: packages that a `_target_` may name besides ours.
 
     Raises:
-        ConfigError: for a wrong setting, or a schedule that gives no factor.
+        ConfigError: for a wrong setting, or a schedule that returns no factor.
     """
     if "_target_" not in node:
         return build_schedule(node, total_steps, steps_per_epoch=steps_per_epoch, where=where)

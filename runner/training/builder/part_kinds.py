@@ -1,8 +1,8 @@
 """The kinds of parts: what each group of a configuration accepts as its `_target_`.
 
 A class is recognised by its base class or its methods, a function by its mark (`runner.parts`).
-Nothing is called here. Whatever is not recognised is not called elsewhere either, since a
-configuration may come with the run directory of a stranger.
+Nothing is called here, and parts that are not recognised are never called, since a configuration
+may come with the run directory of a stranger.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def is_model(target: Any) -> bool:
 
 
 def is_loss(target: Any) -> bool:
-    """Return whether it is a class that says that it is a `Loss`, or that takes a `prediction`."""
+    """Return whether it is a class that derives from `Loss`, or is called with a `prediction`."""
     if not is_concrete_class(target):
         return False
     if Loss in target.__mro__:
@@ -74,11 +74,11 @@ def is_callback(target: Any) -> bool:
 
 
 def is_metric(target: Any) -> bool:
-    """Return whether it derives from torchmetrics' `Metric`; of its own, those of scores only.
+    """Return whether it derives from torchmetrics' `Metric`; its own only if they are of scores.
 
-    Other metrics of torchmetrics, of texts and images, download models.
+    Its metrics of texts and images download models.
     """
-    from torchmetrics import Metric  # it takes a second, which only jobs with such metrics pay
+    from torchmetrics import Metric  # takes a second, so only here
 
     if not is_concrete_class(target) or not issubclass(target, Metric) or target is Metric:
         return False
@@ -102,7 +102,7 @@ def has_methods(target: Any, names: Sequence[str]) -> bool:
 
 
 def get_method(cls: type, name: str) -> Any:
-    """Return what a class or one of its bases defines under a name, whatever its metaclass says."""
+    """Return the attribute of a class or its bases by name, without calling its metaclass."""
     return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 
 
@@ -186,7 +186,7 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     optimizer = config["optimizer"]
     yield "optimizer.dense", optimizer["dense"], KINDS["optimizer.dense"]
     for i, group in enumerate(optimizer.get("parts") or ()):
-        if "_target_" in (dense := group.get("dense") or {}):  # else the group's own optimizer
+        if "_target_" in (dense := group.get("dense") or {}):  # otherwise the group's own optimizer
             yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
     schedules = {"scheduler": config.get("scheduler")}
     for name, node in (optimizer.get("schedules") or {}).items():
@@ -204,10 +204,10 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def check_parts(config: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Judge every part of a configuration, before the first of them is called.
+    """Check the kind of every part of a configuration, before the first of them is called.
 
     Raises:
-        ConfigError: with a message for each `_target_` that names no part of its place's kind.
+        ConfigError: with a message for each `_target_` that names no part of the required kind.
     """
     problems = check_reserved_keys(config)
     parts = {f"{key}._target_": (key, node, kind) for key, node, kind in find_parts(config)}

@@ -22,17 +22,17 @@ from runner.training.builder.tables import get_table_lookup
 from runner.training.linear_weights import check_linear_weights
 from runner.training.update.parameters import dense_parameters
 
-_ROWS = 1000  # of tables whose rows follow from the data: no name depends on them
+_ROWS = 1000  # number of rows of tables sized by the data: no name depends on it
 
 
 def check_patterns(config: Mapping[str, Any], allowed: Sequence[str]) -> None:
     """Check that each pattern of `optimizer.parts` owns a parameter or table of the model.
 
-    The model is built on the meta device, which stores nothing. What cannot be built so, such as a
-    model of one's own that computes with the values of its weights, is checked with the job.
+    The model is built on the meta device, which stores nothing. A model that cannot be built so,
+    such as one that computes with the values of its weights, is checked with the job.
 
     Args:
-        config: of the whole job, checked; its parts have been judged.
+        config: of the whole job, checked, as are the kinds of its parts.
         allowed: packages that a `_target_` may name besides ours.
 
     Raises:
@@ -51,7 +51,7 @@ def check_source_weights(config: Mapping[str, Any], source: Path, allowed: Seque
     """Check that the dense weights of a checkpoint fit the model that is to be evaluated.
 
     Args:
-        config: of the evaluation, checked; its parts have been judged.
+        config: of the evaluation, checked, as are the kinds of its parts.
         source: the run directory, or a checkpoint's own folder.
         allowed: packages that a `_target_` may name besides ours.
 
@@ -78,7 +78,7 @@ def check_source_weights(config: Mapping[str, Any], source: Path, allowed: Seque
 def _build_on_meta(
     config: Mapping[str, Any], allowed: Sequence[str]
 ) -> tuple[Recommender, Loss] | None:
-    """Build model and loss without values; None if data or model do not let them be built so.
+    """Build model and loss on the meta device; None if data or model do not allow that.
 
     Raises:
         UserError: for what the model itself refuses.

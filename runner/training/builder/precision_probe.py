@@ -1,8 +1,8 @@
-"""What bf16 brings to a matrix product on this machine, and products in it without instructions.
+"""Measures the speed of bf16 on this CPU, and replaces its products where instructions lack.
 
 On a CPU with AMX, or with AVX-512 BF16 at full rate, a product in bf16 is two to four times as
-fast as in fp32; on others that have instructions for it it is slower, and so is all that
-`trainer.amp` moves to bf16. On those without, see `multiply_by_float32`.
+fast as in fp32; on others with instructions for bf16 it is slower, and so are all operations that
+`trainer.amp` moves to bf16. For CPUs without them see `multiply_by_float32`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from runner.rundir.readers import read_optional_json
 _ROWS, _WIDTH = 1024, 512  # a layer of an MLP: 0.5 GFLOP, some milliseconds on a core
 _REPEATS = 5
 _KINDS = (torch.float32, torch.bfloat16)
-PAYS_FROM = 1.5  # times as fast as fp32: what lies beside the products costs some of the gain
+PAYS_FROM = 1.5  # times as fast as fp32: operations other than products cost some of the gain
 _aten = torch.ops.aten
-# All products that autocast gives a low precision on a CPU, but for convolutions.
+# All products that autocast casts to a low precision on a CPU, except convolutions.
 _PRODUCTS: dict[str, Callable[..., Tensor]] = {
     "linear": linear,
     "matmul": _aten.matmul.default,
@@ -48,13 +48,12 @@ _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
 def bf16_speed(cpu: str, cache: Path | None = None) -> float:
     """Return how many times as fast as fp32 a matrix product in bf16 is on this CPU.
 
-    It takes some ten milliseconds once for a machine and a version of torch, and is then read from
-    the cache. One thread measures, by its own processor time, so that others on the machine do not
-    count.
+    It takes some ten milliseconds once per machine and version of torch, and is then read from the
+    cache. One thread measures its own processor time, which other processes do not change.
 
     Args:
         cpu: the name of the processor.
-        cache: the folder that remembers; by default the cache of prepared data.
+        cache: the folder for the result; by default the cache of prepared data.
     """
     path = (cache or cache_root()) / "bf16_speed.json"
     key = f"{cpu}, torch {torch.__version__}"
@@ -87,7 +86,7 @@ def _read(path: Path) -> dict[str, float]:
 
 
 def _measure() -> float:
-    with torch.random.fork_rng(devices=[]):  # a run draws what it would without
+    with torch.random.fork_rng(devices=[]):  # the random numbers of the run stay the same
         x = torch.randn(_ROWS, _WIDTH)
         layers = [Linear(_WIDTH, _WIDTH, bias=False).to(kind) for kind in _KINDS]
     inputs = [x.to(kind) for kind in _KINDS]
@@ -95,7 +94,7 @@ def _measure() -> float:
     with ExitStack() as after:
         after.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
-        for _ in range(1 + _REPEATS):  # in turns; the first of each chooses its kernel
+        for _ in range(1 + _REPEATS):  # alternately; the first call of each chooses its kernel
             for layer, own, seconds in zip(layers, inputs, times, strict=True):
                 begin = time.thread_time()
                 layer(own)
@@ -105,7 +104,7 @@ def _measure() -> float:
 
 
 def lacks_bf16(cpu: str) -> bool:
-    """Return whether a processor of this name, with its extensions, has none for bf16."""
+    """Return whether a processor of this name lacks instructions for bf16."""
     return "avx2" in cpu and "bf16" not in cpu
 
 
@@ -113,15 +112,15 @@ def lacks_bf16(cpu: str) -> bool:
 def multiply_by_float32() -> Library:
     """Let autocast on a CPU multiply in float32, from now on and in all of this process.
 
-    Factors, results and gradients are rounded to the low precision as ever; between them the
-    product is computed in float32, in which instructions for bf16 sum as well. Without such
+    Factors, results and gradients are rounded to the low precision as usual; the product itself is
+    computed in float32, in which instructions for bf16 accumulate, too. Without such
     instructions PyTorch's own products in bf16 take three to nine times as long.
 
     Returns:
-        What holds the products, for as long as it lives.
+        The object that keeps the replacement in place while it exists.
     """
     library = Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings(action="ignore"):  # of PyTorch, that its own products are replaced
+    with warnings.catch_warnings(action="ignore"):  # of replaced products
         for name, multiply in _PRODUCTS.items():
             library.impl(  # type: ignore[no-untyped-call]
                 name, _by_float32(multiply), "AutocastCPU"

@@ -44,14 +44,14 @@ def preflight_warnings(
     is_next_item: bool = False,
     skips_events: bool = False,
 ) -> Iterator[str]:
-    """Yield a warning of too few rows or updates, and for each interval and patience never reached.
+    """Yield warnings of too few rows or updates, and of intervals and patience never reached.
 
     Args:
         cadence: when the run logs, evaluates and saves.
         trainer: its settings.
         length: of the run.
         is_next_item: whether the model predicts the next item of a history.
-        skips_events: whether rows are windows of events, of which the model learns one alone.
+        skips_events: whether rows are windows of events, of which the model learns only one.
     """
     if skips_events:
         yield (

@@ -37,7 +37,7 @@ from runner.rundir.json_files import write_json
 from runner.rundir.run import Run
 from runner.training.builder.optimizers import SPARSE, ParameterGroups, lr_name
 
-SCRATCH_FOLDER = "tables"  # of the cache; its files have no names
+SCRATCH_FOLDER = "tables"  # subfolder of the cache; its files have no names
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class BuiltTables:
 
     tables: EmbeddingTables  # all of them
     trained: dict[str, EmbeddingTables]  # those that are not frozen, by the name of their rate
-    base_lrs: dict[str, float]  # by the same names, before the schedule scales them
+    base_lrs: dict[str, float]  # by the same names, before the schedule's factor
 
     def l2_lookups(self) -> float:
         """Return the strength of the penalty on look-ups, which all trained tables share.
@@ -112,8 +112,8 @@ def report_placement(
 ) -> None:
     """Show which rank has which part of which table, and write it into the run directory.
 
-    A single process holds all tables whole: nothing is shown, and the file that the same run has
-    left while it had several ranks is removed.
+    A single process has all tables whole: nothing is shown, and a file from an earlier start of
+    the run on several ranks is removed.
     """
     file = None if run is None else run.dir / "sharding.json"
     if not placement:
@@ -143,9 +143,9 @@ def build_table_groups(
         specs: all tables of the model.
         feature_order: all features, in the order of their columns in a look-up.
         settings: the rule of tables that no part owns.
-        parameter_groups: who owns which table.
+        parameter_groups: the group of each table.
         build: makes the tables of one rule.
-        device: where the joined look-up stands.
+        device: of the joined look-up.
 
     Returns:
         The tables and their learning rates.
@@ -229,17 +229,17 @@ def make_table_builder(
     Args:
         sharding: settings of `sharding`.
         ranks: None without a process group.
-        parameter_groups: who owns which table.
+        parameter_groups: the group of each table.
         settings: the rule of tables that no part owns.
         seed: of the initial weights.
-        device: where the tables of this rank lie.
+        device: of the tables of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
 
     Returns:
         A function from specifications, the order of the features and a rule to tables.
 
     Raises:
-        ConfigError: for an entry of `sharding.tables` that is no table, in one process too, and
+        ConfigError: for an entry of `sharding.tables` that is no table, also in one process, and
             for a plan that the optimizer of a table does not support.
     """
     tables = [

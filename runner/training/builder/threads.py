@@ -1,4 +1,4 @@
-"""Decides what the threads of an update do, and whether it is large enough for more than one."""
+"""Decides how an update uses threads, and whether it is large enough for more than one."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def choose_threads(
     # streams, and datasets of one's own, may lack these
     read_ahead = getattr(dataset, "read_ahead", lambda: None)
     if not is_cpu:
-        # of a sweep's jobs at once each is given its share of the cores as a number of threads
+        # concurrent jobs of a sweep get their share of the cores as a number of threads
         share = config["trainer"]["num_threads"]
         cores = share or usable_cores() // context.ranks.local_world_size
         in_process = getattr(dataset, "read_in_process", lambda threads: read_ahead())
@@ -69,14 +69,13 @@ def choose_threads(
 def thread_rows(
     context: Context, config: Mapping[str, Any], products: int, num_rows: int
 ) -> RowThreads | None:
-    """Return threads that have rows of an update each, where these do not depend on each other.
+    """Return threads that compute different rows of an update, if rows do not depend on each other.
 
-    They do in a loss that compares rows. In a batch norm of the update they do, too, for which the
-    threads exchange sums, but not with code of a user's own: that is watched in the first update
-    of a process, in which one thread computes all rows, so that a resume would differ by rounding.
-    PyTorch's own dropout draws its numbers one after another, and a class of a user's own may not
-    bear several threads unless it says so by `rows_in_threads = True`: such models have the threads
-    of operations.
+    Rows depend on each other in a loss that compares rows, and in a batch norm. For a batch norm
+    the threads exchange sums, but not with a user's code: that is watched in the first update of a
+    process, which one thread computes, so that a resume would differ by rounding. PyTorch's own
+    dropout draws its numbers in sequence, and a user's class may not be thread-safe unless it
+    declares `rows_in_threads = True`: such models use threads within operations instead.
 
     Args:
         context: has the model and the loss.
@@ -103,7 +102,7 @@ def thread_rows(
 
 
 def _may_exchange(context: Context, config: Mapping[str, Any], parts: Collection[object]) -> bool:
-    """Return whether threads can exchange what their rows depend on, see `thread_rows`."""
+    """Return whether threads can exchange sums of their rows, see `thread_rows`."""
     has_own_task = not config["task"]["_target_"].startswith("runner.")
     norms_of_updates = [norm for norm in context.batch_norms if norm.scope == UPDATE_SCOPE]
     return (
@@ -116,8 +115,8 @@ def _may_exchange(context: Context, config: Mapping[str, Any], parts: Collection
 
 
 def _draws_or_couples_rows(module: nn.Module) -> bool:
-    """Return whether a module draws numbers one after another, or has statistics of the rows."""
-    if isinstance(module, Dropout):  # whose draws belong to rows
+    """Return whether a module draws numbers in sequence, or computes statistics over rows."""
+    if isinstance(module, Dropout):  # its draws belong to rows
         return False
     # p of modules that drop, dropout of attention and recurrent networks
     rates = (getattr(module, name, 0.0) for name in ("p", "dropout"))

@@ -1,1 +1,1 @@
-"""How a run is doing: a yardstick beside the model, and what is remarkable about the data."""
+"""Assesses a run: a baseline (the yardstick) on the same data, and findings about the data."""

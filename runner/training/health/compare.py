@@ -28,14 +28,14 @@ from runner.training.job import Job, Result
 from runner.training.state import TrainState
 
 _OFF = "trainer.yardstick=false measures neither"
-VERSION = 12  # of what the cache keeps: another one is measured again
+VERSION = 12  # of the cached results; those of another version are measured again
 
 
 def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
     """Add `yardstick` and `findings` to the notes of a result. Nothing else changes.
 
-    It works on rank 0, and no other rank waits for it but at the end of the run. A yardstick that
-    fails is a warning: the run has its result.
+    It runs on rank 0, and other ranks wait only at the end of the run. If it fails, there is a
+    warning, and the run keeps its result.
 
     Args:
         job: that trained.
@@ -76,7 +76,7 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
 def measure_features(job: Job) -> list[dict[str, Any]]:
     """Return coverage and drift of the features for `data.json`; nothing on ranks other than 0.
 
-    Nothing else changes, and a failure is a warning, as of the yardstick.
+    Nothing else changes, and a failure is a warning, as in `compare_with_yardstick`.
 
     Args:
         job: whose `trainer.yardstick` turns it off.
@@ -94,9 +94,9 @@ def measure_features(job: Job) -> list[dict[str, Any]]:
 
 
 def _get_or_measure(job: Job, splits: Sequence[str]) -> dict[str, Any]:
-    """Return the yardstick of these data from the cache, where other runs of them have left it.
+    """Return the yardstick of these data, from the cache if another run has measured it.
 
-    A dataset of one's own is measured each time: its fingerprint need not tell all of its content.
+    For a user's dataset it is measured each time, since its fingerprint may not cover its content.
 
     Raises:
         DataError: if the cache cannot be written.
@@ -123,7 +123,7 @@ def _measure_regression(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 def _cached(
     job: Job, kind: str, fields: Mapping[str, Any], measure: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what is measured of the data, from the cache if it can be there.
+    """Return a measurement of the data, from the cache if the dataset has a reliable fingerprint.
 
     Raises:
         DataError: if the cache cannot be written.
@@ -137,7 +137,7 @@ def _cached(
 
 
 def _ranking_metrics(job: Job) -> tuple[str, ...]:
-    """Return the metrics, without tasks, of a model that ranks items: popularity is beside it."""
+    """Return the metrics, without tasks, of a model that ranks items; empty for other models."""
     if not isinstance(job.context.model, RetrievalModel) or "train" not in job.dataset.num_rows:
         return ()
     return tuple(split_task(name)[0] for name in job.metric_settings.ranking_metrics)

@@ -1,13 +1,13 @@
-"""What vocabularies cover, and how far the features of other splits have drifted from the train's.
+"""Measures the coverage of vocabularies, and the drift of features between train and other splits.
 
 The drift of a column is its population stability index (Siddiqi 2006, Credit Risk Scorecards):
 
     PSI = sum over bins of (q - p) ln(q / p)
 
-with the shares p of the train rows and q of the other split in each bin. Numbers have the ten
-bins that the train's deciles bound, ids a bin for each of the most frequent of the train rows and
-one for the rest. Each bin counts half a value more, so that an empty one does not end in infinity.
-Below 0.1 is read as no change, above 0.25 as a large one. Of equal distributions it is about
+with the shares p of the train rows and q of the other split in each bin. Numbers have ten bins
+between the train deciles; ids have a bin for each of the most frequent train ids, and one for all
+others. Half a value is added to each bin, so that an empty one gives no infinity. By convention a
+PSI below 0.1 means no change, above 0.25 a large one. For equal distributions it is about
 (bins - 1) (1 / n + 1 / m) for n and m values (Yurdakul 2018, Statistical properties of the PSI).
 
 N values, K bins, V ids of all rows.
@@ -25,7 +25,7 @@ from runner.batch import Schema
 from runner.training.health.sample import Floats, Ids, Sample, read_sample
 from runner.training.job import Job
 
-ROWS = 100_000  # of a split that are looked at
+ROWS = 100_000  # read of each split
 NUMBER_BINS, ID_BINS = 10, 20
 
 
@@ -50,7 +50,7 @@ def describe_features(job: Job) -> list[dict[str, Any]]:
 def compare_splits(
     schema: Schema, train: Sample, others: Mapping[str, Sample]
 ) -> list[dict[str, Any]]:
-    """Return what `describe_features` does, of rows that were read."""
+    """Return the columns of `describe_features` from rows that were read."""
     tables = {f.name: f.table_name for f in schema.id_features}
     special = {f.table_name: f.num_special for f in schema.sparse}
     facts = []

@@ -1,4 +1,4 @@
-"""What is remarkable about the rows: findings with numbers, for the page of a run."""
+"""Findings about the rows that may harm a model, with numbers, for the page of a run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runner.metrics.curves import group_by_score, roc_auc
 from runner.training.health.sample import Floats, Ints, Sample
 
 MOST_SHOWN = 5  # features that one finding names
-ONCE_SHARE = 0.5  # of a table's ids in the rows, that occur in no other row
-NEW_SHARE = 0.3  # of the look-ups of another split, whose ids the train rows lack
+ONCE_SHARE = 0.5  # share of a table's ids that occur in a single row
+NEW_SHARE = 0.3  # share of look-ups of another split with ids that train rows lack
 RATE_RATIO, RATE_DEVIATIONS = 1.2, 4.0
-FEW_LABELS = 100  # rows of the rarer label, of fewer an AUC of 0.75 is off by 0.06 at times
-ID_GAIN = 0.03  # AUC that a number gains if each of its values counts for itself
+FEW_LABELS = 100  # rows of the rarer label; with fewer, an AUC of 0.75 may be off by 0.06
+ID_GAIN = 0.03  # gain in AUC of a number if each of its values gets its own rate
 FEWEST_VALUES = 10  # of a number that may be an id
 MOST_SHARING = 1.1  # ids for each number, such as items for each price
 
@@ -41,10 +41,10 @@ def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
 
 
 def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, float]]:
-    """Return numbers that tell more value by value: name, AUC as a number, AUC by its values.
+    """Return numbers that predict better by value than by order: name, AUC by order, AUC by value.
 
-    The rate of positives of each value in one half of the rows is judged on the other half. Numbers
-    that are ids as well, each value or in buckets, are left out.
+    The rate of positives of each value in one half of the rows predicts the other half. Numbers
+    that are also read as ids, by value or in buckets, are left out.
     """
     found = []
     y_N = train.labels_NT[:, 0]
@@ -67,15 +67,15 @@ def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, fl
 
 
 def _has_ids(codes_N: Ints, train: Sample) -> bool:
-    """Tell whether a feature is the buckets of numbers, or each of their values.
+    """Tell whether an id feature is made of a number: of its buckets, or of its values.
 
-    Its ids then change with rising numbers as often as there are ids, and at most twice more where
-    the number of a missing value is that of others. A few ids may share a number, as items do that
-    have one price.
+    Then, in the order of the number, the id changes as often as there are ids, and at most twice
+    more if missing values share a number with others. A few ids may share a number, such as items
+    with the same price.
     """
     every_row, num_values = np.arange(train.num_rows), int(codes_N.max()) + 1
     for ids in train.ids.values():
-        if not np.array_equal(ids.rows_V, every_row):  # several in a row, or none
+        if not np.array_equal(ids.rows_V, every_row):  # rows with several ids, or none
             continue
         count = len(np.unique(ids.ids_V))
         changes = np.count_nonzero(np.diff(ids.ids_V[np.lexsort((ids.ids_V, codes_N))]))
@@ -128,7 +128,7 @@ def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
             if len(ids.ids_V):
                 known, counts = np.unique(train.ids[name].ids_V, return_counts=True)
                 share = 1 - float(np.isin(ids.ids_V, known).mean())
-                # As many of the train rows themselves have ids that the drawn ones lack (Good 1953)
+                # the share of train rows with ids that the sample lacks is as large (Good 1953)
                 missed = _share_of_single(counts) if is_drawn else 0.0
                 if missed < 1 and (share - missed) / (1 - missed) > NEW_SHARE:
                     shares[name] = (share - missed) / (1 - missed)
@@ -143,7 +143,7 @@ def _unknown_ids(train: Sample, others: Mapping[str, Sample]) -> Iterator[str]:
 
 
 def _share_of_single(counts_I: Ints) -> float:
-    """Return the share of look-ups whose id, of these counts, has no other one."""
+    """Return the share of look-ups whose id occurs once, from the counts of ids."""
     return float((counts_I == 1).sum() / max(counts_I.sum(), 1))
 
 
@@ -151,7 +151,7 @@ def _label_rates(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
     for index, task in enumerate(schema.tasks):
         if task.kind != "binary":
             continue
-        # weighted: the train rows have more of a rare label than the split, and weigh them less
+        # weighted, since a sample of train rows has more rows of a rare label, with lower weights
         rate = float(np.average(train.labels_NT[:, index], weights=train.weights_N))
         for split, sample in others.items():
             if not sample.num_rows or not 0 < rate < 1:
@@ -172,7 +172,7 @@ def _few_labels(schema: Schema, others: Mapping[str, Sample]) -> Iterator[str]:
         for split, sample in others.items():
             if task.kind != "binary" or not sample.num_rows:
                 continue
-            drawn = sample.num_rows < sample.split_rows  # then rarer labels more often than others
+            drawn = sample.num_rows < sample.split_rows  # a sample has more rows of rare labels
             weights_N = sample.weights_N if drawn else None
             rate = float(np.average(sample.labels_NT[:, index], weights=weights_N))
             rarer = round(min(rate, 1 - rate) * sample.split_rows)

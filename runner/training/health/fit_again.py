@@ -1,7 +1,7 @@
-"""Fits a regression to all rows with the penalties that a part of them has chosen.
+"""Fits a regression to all train rows with penalties that were chosen on a part of them.
 
-Without a validation split a fifth of the train rows choose, and the rest is fitted. What is used
-learns from all of them.
+Without a validation split, penalties are chosen on a fifth of the train rows for a fit to the rest.
+The final regression is fitted to all rows.
 
 N rows, C columns of the matrix, K columns of a label, G features.
 """
@@ -37,10 +37,10 @@ def fit_again(
     """Fit rows once, with the penalties and at the scales that were chosen.
 
     Args:
-        columns: of the matrix, of the same features as those of the choice.
+        columns: of the matrix, with the same features as in the choice.
         rows: to learn from.
         labels: the columns of each label: one, or one for each of its classes.
-        chosen: what decides.
+        chosen: the penalties and scales.
         is_binary: whether the labels are.
         logs: columns of labels with a log link.
 
@@ -68,11 +68,11 @@ def fit_again(
 
 
 def scale_columns(x_NC: Any, penalties_C: Floats) -> tuple[Floats, Any]:
-    """Return by what weights are divided, [C], and a matrix of which 1 is the penalty of all."""
+    """Return the divisors of weights, [C], and the matrix scaled so that every penalty is 1."""
     root_C = np.sqrt(penalties_C)
     return root_C, (x_NC @ diags(1 / root_C)).tocsr()
 
 
 def scale_fits(fits: Sequence[Fit], scales: Sequence[tuple[float, float]]) -> list[Fit]:
-    """Return the fits at their scales."""
+    """Return the fits multiplied by their scales and shifted."""
     return [(w_C * scale, b * scale + shift) for (w_C, b), (scale, shift) in zip(fits, scales)]

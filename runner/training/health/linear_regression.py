@@ -1,6 +1,6 @@
-"""Linear regression on the columns that a model of numbers sees, or their mean if that is better.
+"""Linear regression on the columns that a model sees, or the mean label if that is better.
 
-Of labels with a log link it is Tweedie's regression, a generalised linear model.
+For labels with a log link it is Tweedie's regression, a generalised linear model.
 
 N rows, C columns of the matrix of `logistic_regression.Columns`.
 """
@@ -20,7 +20,7 @@ from runner.training.health.sample import Floats, Sample
 
 MAX_ITERATIONS = 200
 ACCURACY = 1e-8  # relative, of the least squares
-FREE = 100.0  # of the column of the intercept: its weight is so small that no penalty holds it
+FREE = 100.0  # in the intercept's column: makes its weight too small for a penalty
 
 
 def fit_linear_regression(
@@ -32,7 +32,7 @@ def fit_linear_regression(
         x_NC: sparse matrix.
         y_N: labels.
         weights_N: of the rows.
-        l2: of the squares of all weights but the intercept, beside the sum of squared errors.
+        l2: factor of the squares of all weights except the intercept in the sum of squared errors.
     """
     root_N = np.sqrt(weights_N)
     rows_NC = diags(root_N) @ hstack([x_NC, np.full((len(y_N), 1), FREE)], format="csr")
@@ -46,7 +46,7 @@ def fit_tweedie_regression(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float)
 
     Args:
         x_NC: sparse matrix.
-        y_N: labels, from 0, of which one is above it.
+        y_N: labels of at least 0, not all of them 0.
         weights_N: of the rows.
         l2: half of this times the squares of all weights is added to the sum of half the deviances
             of labels divided by their mean, so that it means the same in every unit.
@@ -66,7 +66,7 @@ def fit_tweedie_regression(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float)
 
 
 def fit_number(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float | None, *, is_log: bool) -> Fit:
-    """Return the weights and the intercept of a number; of the mean, without weights, for None."""
+    """Return the weights and the intercept of a label; for a penalty of None only its mean."""
     if l2 is None or not y_N.any():
         mean = _mean(y_N, weights_N, is_log=is_log)
         return np.zeros(x_NC.shape[1]), float(np.log(mean)) if is_log else mean
@@ -80,7 +80,7 @@ def _mean(y_N: Floats, weights_N: Floats, *, is_log: bool) -> float:
 
 
 def predict_numbers(logits_N: Floats, *, is_log: bool) -> Floats:
-    """Return predictions [N] of what weights and intercept add up to, [N]."""
+    """Return the predictions [N] for sums of weights and intercept, [N]."""
     return np.exp(np.clip(logits_N, -MOST_LOG, MOST_LOG)) if is_log else logits_N
 
 
@@ -103,9 +103,9 @@ def fit_numbers(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows that decide on the penalty; without any, the last one holds.
+        judged: rows to choose the penalty on; without any, the last one is taken.
         tasks: columns of the labels.
-        logs: those of them with a log link.
+        logs: labels with a log link.
 
     Returns:
         Weights and intercept of each task; with a penalty of None if the mean of the train rows,
@@ -125,7 +125,7 @@ def fit_numbers(
                 errors_N = deviances(predicted_N, judged.labels_NT[:, index], is_log=is_log)
                 mean = _mean(y_N, train.weights_N, is_log=is_log)
                 of_mean = float(deviances(np.full_like(y_N, mean), y_N, is_log=is_log).mean())
-                # tasks have units of their own
+                # tasks have different units
                 error += float(np.average(errors_N, weights=judged.weights_N)) / max(of_mean, 1e-12)
         found.append((error, Chosen(fits, l2, [(1.0, 0.0)] * len(fits))))
     return min(found, key=lambda one: one[0])[1]

@@ -1,4 +1,4 @@
-"""Logistic regression on the columns that a model sees: ids as they are, numbers standardised.
+"""Logistic regression on the columns that a model sees: an indicator per id, numbers standardised.
 
 N rows, C columns of the matrix: one for each id of the train rows, and one for each number.
 """
@@ -17,32 +17,32 @@ from threadpoolctl import threadpool_limits
 
 from runner.training.health.sample import Floats, Ints, Sample
 
-MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature count first; bounds memory
-# Of all weights but the intercept: scikit-learn's default, C=1, after stronger ones. Validation
-# decides, since the best one for many rare ids is far from the default: by the log loss of the
-# logits at their best scale, which judges their order alone. A weak penalty often orders rows
-# better than a strong one, and is only too sure of it.
+MOST_ID_COLUMNS = 500_000  # the most frequent ids of each feature come first; bounds memory
+# For all weights except the intercept: scikit-learn's default, C=1, after stronger ones. The choice
+# is made on validation rows, since the best one for many rare ids is far from the default, by the
+# log loss of the logits at their best scale, which judges mostly their order: a weak penalty often
+# orders rows better than a strong one, but is overconfident.
 PENALTIES = (25.0, 5.0, 1.0)  # each fit starts from the one before
 MOST_POWER = 3.0  # of e, by which the logits of classes are scaled
-# Of the squares of how far the scale is from 1 and the shift from 0: without it, those that fit
-# about 100 rows best follow their chance, and are worse on others than none. Thousands overrule it.
+# L2 penalty of (scale - 1) and of the shift: without it, a fit to about 100 rows overfits, and is
+# worse on other rows than no scaling. With thousands of rows it has no effect.
 SCALE_L2 = 50.0
 MAX_ITERATIONS = 100
-LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit of several ends
+LEAST_GAIN = 1e-6  # relative decrease of the loss in a step below which one of several fits ends
 
 Fit = tuple[Floats, float]  # weights and intercept of a column of labels
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Fits with what other rows chose, by which more rows can be fitted alike.
+    """Fits with the penalties and scales chosen on other rows, for a fit to more rows.
 
     Attributes:
         fits: of each task.
         l2: the penalty; None: the fits are means, which have no weights.
-        scales: of each task: by what its weights and intercept are multiplied, and what is added to
-            the intercept then.
-        penalties_TG: of each task the penalties of its features, where these have their own.
+        scales: for each task the factor of its weights and intercept, and the shift that is then
+            added to the intercept.
+        penalties_TG: for each task the penalties of its features, if they differ.
     """
 
     fits: Sequence[Fit]
@@ -52,14 +52,14 @@ class Chosen:
 
 
 class Columns:
-    """The columns of the matrix, which the train rows decide.
+    """The columns of the matrix, determined by the train rows.
 
     An id that they lack has no column. A number is standardised by their mean and deviation.
 
     Args:
-        train: rows that decide.
+        train: rows that determine the columns.
         tables: feature -> table, of the features to take; those of one table share its columns.
-            None: all, and each has columns of its own.
+            None: all features, each with its own columns.
     """
 
     def __init__(self, train: Sample, tables: Mapping[str, str] | None = None) -> None:
@@ -133,7 +133,7 @@ def fit_logistic_regression(
         weights_N: of the rows.
         l2: the loss, summed over rows, has half of this times the squares of all weights.
         start: weights and intercept to start from; None: no weights, and the rate of the labels.
-        least_gain: the optimizer stops where a step makes the loss smaller by less, relative.
+        least_gain: the optimizer stops when a step decreases the loss relatively by less.
     """
     transposed_CN = x_NC.T.tocsr()
     rate = float(np.clip(np.average(y_N, weights=weights_N), 1e-6, 1 - 1e-6))
@@ -152,12 +152,12 @@ def fit_logistic_regression(
 def minimise(
     objective: Callable[[Floats], tuple[float, Floats]], start: Floats, least_gain: float
 ) -> Floats:
-    """Return the point at which a function is least, by L-BFGS.
+    """Return the minimum of a function, found by L-BFGS.
 
     Args:
-        objective: its value and its gradient.
+        objective: returns its value and gradient.
         start: the point to start from.
-        least_gain: it stops where a step makes the value smaller by less, relative.
+        least_gain: it stops when a step decreases the value relatively by less.
     """
     options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
     # L-BFGS calls BLAS with vectors: its threads gain nothing there, and spin where a core is busy.
@@ -176,9 +176,9 @@ def fit_softmax_regression(
     start: tuple[Floats, Floats] | None = None,
     least_gain: float = LEAST_GAIN,
 ) -> tuple[Floats, Floats]:
-    """Return the weights [K, C] and the intercepts [K] of K classes, of which each row has one.
+    """Return the weights [K, C] and the intercepts [K] for K classes; each row has one class.
 
-    As `fit_logistic_regression`, whose arguments they are, with the log loss of a softmax.
+    Like `fit_logistic_regression`, with the same arguments, but with the log loss of a softmax.
     """
     transposed_CN, shape = x_NC.T.tocsr(), (y_NK.shape[1], x_NC.shape[1] + 1)
     rates_K = np.clip(np.average(y_NK, axis=0, weights=weights_N), 1e-6, None)
@@ -187,7 +187,7 @@ def fit_softmax_regression(
         w_KC, intercepts_K = np.split(point.reshape(shape), [-1], axis=1)
         logits_NK = x_NC @ np.ascontiguousarray(w_KC.T) + intercepts_K.T
         top_N1 = logits_NK.max(1, keepdims=True)
-        slope_NK = np.exp(logits_NK - top_N1)  # the exponentials take most of the time: once
+        slope_NK = np.exp(logits_NK - top_N1)  # once: exponentials take most time
         sum_N1 = slope_NK.sum(1, keepdims=True)
         losses_N = np.log(sum_N1[:, 0]) + top_N1[:, 0] - np.einsum("nk,nk->n", logits_NK, y_NK)
         slope_NK /= sum_N1
@@ -217,7 +217,7 @@ def fit_tasks(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows that decide on the penalty; without any, the last one holds.
+        judged: rows to choose the penalty on; without any, the last one is taken.
         labels: the columns of each label: one that is binary, or one for each of its classes.
 
     Returns:
@@ -225,7 +225,7 @@ def fit_tasks(
     """
     train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
     found: list[tuple[float, Chosen]] = []
-    starts: dict[int, Any] = {}  # of each label: the fit before
+    starts: dict[int, Any] = {}  # label -> its previous fit
     for l2 in PENALTIES if judged.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
         scales: list[tuple[float, float]] = []
@@ -269,14 +269,14 @@ def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[fl
 
 
 def fit_scale(logits_N: Floats, y_N: Floats, weights_N: Floats) -> tuple[float, float]:
-    """Return the scale and the shift of logits that have the least log loss, penalised.
+    """Return the scale and the shift of logits with the least penalised log loss.
 
-    Logits that order the rows no better than chance, or are all equal, stay as they are, and so
-    do those of rows that all have one label. Of few rows, the penalty keeps all near what they are.
+    They are 1 and 0 for logits that order the rows no better than chance or are all equal, and for
+    rows that all have one label. With few rows the penalty keeps them near 1 and 0.
     """
     if y_N.min() == y_N.max() or np.ptp(logits_N) == 0:
         return 1.0, 0.0
-    mean = float(np.average(logits_N, weights=weights_N))  # so that a scale moves no mean
+    mean = float(np.average(logits_N, weights=weights_N))  # logits are scaled around their mean
     apart_N = logits_N - mean
 
     def objective(point: Floats) -> tuple[float, Floats]:

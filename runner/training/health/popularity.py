@@ -1,4 +1,4 @@
-"""Popularity beside a retrieval model: every user is offered the items that most rows have.
+"""The baseline of a retrieval model: popularity recommends the items with the most train rows.
 
 B rows of a batch, R of them that are ranked, I items, L ids of the batch's histories, T tasks.
 """
@@ -28,12 +28,12 @@ from runner.training.health.sample import Floats, Ints, batch_ids
 from runner.training.job import Job
 
 NAME = "popularity"
-# share of rows whose own item is missing from their ranking, above which a note says so
+# share of rows whose item is left out of their ranking above which a note says so
 OWN_SHARE = 0.01
 
 
 def popularity_key(job: Job) -> dict[str, Any]:
-    """Return all that its numbers depend on beside the data."""
+    """Return everything that the metrics depend on besides the data."""
     model: Any = job.context.model
     return {
         "targets": without_overlaps(model.target_features, job.dataset.schema),
@@ -44,11 +44,11 @@ def popularity_key(job: Job) -> dict[str, Any]:
 
 
 def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
-    """Return what the ranking metrics are if each item's score is its number of train rows.
+    """Return the ranking metrics when the score of an item is its number of train rows.
 
     Candidates, users and items that are left out are those of the run's own evaluations
     (`metrics.candidates`, `metrics.leave_history_out`, `metrics.leave_seen_out`, `metrics.group`);
-    of items that are equally popular, the right one ranks last. Rank 0 only.
+    among equally popular items the right one ranks last. Rank 0 only.
 
     Args:
         job: its dataset is read, and its model says which features are items.
@@ -89,7 +89,7 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 
 
 def describe_own(shares: Mapping[str, float], settings: MetricSettings) -> Iterator[str]:
-    """Yield a finding if the rankings leave out many of the items that they look for."""
+    """Yield a finding if rankings leave out the items of many rows."""
     if max(shares.values(), default=0.0) >= OWN_SHARE:
         rows = " and ".join(f"{share:.1%} of the {split}" for split, share in shares.items())
         on = [key for key in ("leave_history_out", "leave_seen_out") if getattr(settings, key)]
@@ -104,7 +104,7 @@ def describe_own(shares: Mapping[str, float], settings: MetricSettings) -> Itera
 def _predict(
     job: Job, split: str, counts_I: Floats, settings: MetricSettings
 ) -> Iterator[tuple[Prediction, np.ndarray]]:
-    """Yield predictions, and for each ranked row of it whether its own item is left out: [R]."""
+    """Yield predictions, each with a mask [R] of ranked rows whose item is left out."""
     model: Any = job.context.model
     schema, name, history = job.dataset.schema, model.item.name, model.history
     history = history if settings.leave_history_out else None
@@ -139,14 +139,14 @@ def rank_by_count(
 ) -> Floats:
     """Return [B], the rank from 1 of each row's item among all items, by their counts.
 
-    Equal counts stand before the item, as for `RetrievalModel.rank_in_catalogue`.
+    Items with equal counts rank before it, as in `RetrievalModel.rank_in_catalogue`.
 
     Args:
         counts_I: of all items.
         item_B: the item of each row.
-        rows_L: row of each id that is left out of its row's ranking; it may stand there twice.
-        ids_L: that id; a row whose own item is left out has an infinite rank.
-        num_special: how many of the first ids are no items.
+        rows_L: the rows of ids that are left out of their row's ranking; pairs may repeat.
+        ids_L: these ids; a row whose item is left out has an infinite rank.
+        num_special: how many of the first ids are not items.
     """
     counts_I = np.where(np.arange(len(counts_I)) < num_special, -1, counts_I)  # behind all items
     ascending_I = np.sort(counts_I)

@@ -17,12 +17,12 @@ from runner.batch import Batch, Schema, columns_by_label
 from runner.data.core.dataset import Dataset
 
 BATCH_ROWS = 8192
-# Of a binary label, rows of the rarer value that a sample should have; for these it is read on,
-# up to so many times its size.
+# The least number of rows with the rarer value of a binary label; to reach it more rows are read,
+# up to so many times the sample's size.
 ENOUGH_RARE, MOST_TIMES = 2_000, 20
-JUDGED_SHARE = 0.2  # of train rows, where there is no validation to judge on
+JUDGED_SHARE = 0.2  # share of train rows to judge on without a validation split
 MOST_CLASS_CELLS = 4_000_000  # rows times classes that a regression is fitted to in seconds
-ORDER_SEED = 0  # not the run's: runs of other seeds have the same yardstick
+ORDER_SEED = 0  # not the run's seed, so that runs of other seeds have the same yardstick
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -38,11 +38,11 @@ class Ids:
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of a split. Those of weight 0, which count nowhere, are left out.
+    """A sample of the rows of a split, without those of weight 0.
 
-    Where a label is rare, more of the rows with its rarer value are there than of others, whose
-    weights make up for it. Weights have a mean of 1 at least, since the penalties of regressions
-    are for rows: of weights that add up to 1 they would leave nothing. A larger mean stays, as of
+    If a label is rare, rows with its rarer value are oversampled, and the weights of the others
+    are raised accordingly. The mean weight is at least 1, since the penalties of regressions are
+    relative to rows: weights that add up to 1 would be drowned by them. A larger mean stays, as of
     rows that stand for several.
     """
 
@@ -54,11 +54,11 @@ class Sample:
 
     @property
     def num_rows(self) -> int:
-        """Number of the rows that were drawn."""
+        """The number of rows in the sample."""
         return len(self.weights_N)
 
     def hold_out(self) -> tuple[Sample, Sample]:
-        """Return rows to learn from, and a fifth of the rows to judge that on."""
+        """Split the sample into rows to learn from, and a fifth of the rows to judge on."""
         is_judged_N = np.random.default_rng(ORDER_SEED).random(self.num_rows) < JUDGED_SHARE
         return self._select(~is_judged_N), self._select(is_judged_N)
 
@@ -74,7 +74,7 @@ class Sample:
 
 
 def most_train_rows(schema: Schema, limit: int) -> int:
-    """Return how many train rows a regression is fitted to: fewer of a label of many classes."""
+    """Return the number of train rows for a regression: fewer for labels with many classes."""
     widest: int = max(c.stop - c.start for c in columns_by_label(schema.tasks).values())
     return min(limit, MOST_CLASS_CELLS // widest)
 
@@ -88,9 +88,9 @@ def read_sample(
         dataset: that has the split.
         split: its name.
         limit: number of rows.
-        enough_rare: how many rows of the rarer value of each binary label there should be; for
-            these it is read on, and only rows with such a value are kept.
-        most_times: how many times `limit` rows are read for these at most.
+        enough_rare: the least number of rows with the rarer value of each binary label; to reach
+            it more rows are read, of which only those with such a value are kept.
+        most_times: the most rows that are read, in multiples of `limit`.
     """
     total = dataset.num_rows[split]
     seed = ORDER_SEED if total > limit else None
@@ -128,7 +128,7 @@ def read_sample(
 
 
 class _RareLabels:
-    """What is kept of the rows that are read: all at first, then those with a rare label."""
+    """Decides which rows to keep: all at first, then only those with a rare label."""
 
     def __init__(self, schema: Schema, limit: int, enough: int, most_times: int) -> None:
         self._binary = [t for t, task in enumerate(schema.tasks) if task.kind == "binary"]
@@ -155,7 +155,7 @@ class _RareLabels:
         return bool((num_rare_T >= self._enough).all()) or self.num_read >= self._most
 
     def scale(self, labels_NT: Floats) -> Floats:
-        """Return factors of weights, by which the rows without a rare label stand for all: [N]."""
+        """Return factors of weights, [N], that make up for dropped rows without a rare label."""
         if self._rare_T is None or self.num_read == self._first_read:
             return np.ones(len(labels_NT))
         times = self.num_read / self._first_read

@@ -22,20 +22,20 @@ from runner.training.state import TrainState
 from runner.training.steps import rows_per_update
 
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
-USELESS = 1.01  # normalized entropy, or share of the label's variance that is left
-WORSE_LOSS = 1.01  # times the best one: the validation loss of a run that overfits
+USELESS = 1.01  # normalized entropy, or unexplained share of the label's variance
+WORSE_LOSS = 1.01  # ratio to the best validation loss from which a run overfits
 _ERRORS = ("mse", "mae", "rmse")
-# What is measured of a regression, in the order in which the verdict asks for them: of binary
-# labels, and of numbers. Calibration is not, since it is fitted to the validation rows.
+# Metrics of a regression in the order of preference of the verdict: for binary labels, and for
+# numbers. Calibration is not among them, since it is fitted to the validation rows.
 MEASURED = ("auc", "log_loss", "pr_auc", "normalized_entropy", "rce", "accuracy")
 MEASURED_OF_NUMBERS = ("mse", "mae", "rmse", "r2")
-MEASURED_OF_LOGS = ("mae", "mse", "rmse", "r2")  # whose squared errors are those of a few rows
-_USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown where a run has none of these
+MEASURED_OF_LOGS = ("mae", "mse", "rmse", "r2")  # a few rows dominate their squared errors
+_USUAL = ("auc", "log_loss", *MEASURED_OF_NUMBERS)  # others are shown if a run has none of these
 IDS_FINDING = "numbers that predict better as ids"
 
 
 def name_regression(tasks: Sequence[TaskSpec]) -> str:
-    """Return the name of the yardstick of labels."""
+    """Return the name of the yardstick for labels."""
     if any(task.kind == "binary" for task in tasks):
         return "logistic regression"
     return "Tweedie regression" if all(task.link for task in tasks) else "linear regression"
@@ -44,9 +44,9 @@ def name_regression(tasks: Sequence[TaskSpec]) -> str:
 def find_overfitting(
     job: Job, state: TrainState, last_validation: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield that the validation loss has risen since its best while the train loss was lower.
+    """Yield a finding if the validation loss has risen since its best while the train loss fell.
 
-    Or that a linear start stayed the best, so that the result is a regression's.
+    Or one if a linear start stayed the best, so that the result is that of a regression.
 
     Args:
         job: that trained.
@@ -67,7 +67,7 @@ def find_overfitting(
         metrics.get("log_loss", metrics.get("loss", float("nan")))
         for metrics in (best.metrics, last_validation, state.train_metrics)
     )
-    of_places = isinstance(job.context.model, NextItemModel)  # whose train loss is a sum over them
+    of_places = isinstance(job.context.model, NextItemModel)  # its train loss is a sum over places
     if now > WORSE_LOSS * loss and (of_places or train < now):
         epoch = best.examples / max(job.dataset.num_rows.get("train", 1), 1)
         place = f"after epoch {epoch:.1f} (step {best.step:,})" if best.step else "before step 1"
@@ -86,7 +86,7 @@ def find_overfitting(
 
 
 def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
-    """Yield that a constant has less loss on validation or test rows, with what says so.
+    """Yield a finding if a constant prediction has less loss on validation or test rows.
 
     Args:
         metrics: of the result, `split/metric[/task]`.
@@ -119,7 +119,7 @@ def explain_below(
     yardstick: Mapping[str, Any],
     findings: list[str],
 ) -> str | None:
-    """Return that a metric is worse than the yardstick's, with possible causes; None if none is.
+    """Return a sentence if a metric is worse than the yardstick's, with possible causes, or None.
 
     The test split is looked at first, then the validation split. The metric is the AUC; where
     that is undefined, the AUC of the task that is furthest behind, or else the first metric of the
@@ -155,7 +155,7 @@ def explain_below(
 
 
 def select_shown(measured: Mapping[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return those metrics of a regression that stand beside a run's: two or so, not all.
+    """Return the few metrics of a regression that are shown next to a run's.
 
     Args:
         measured: of the regression, `split/metric[/task]`.
@@ -177,13 +177,13 @@ def _format(key: str, value: float) -> str:
 
 
 def _scale(key: str, value: float) -> float:
-    """Return what a difference is divided by: errors have the label's unit, rce is in percent."""
+    """Return the divisor of a difference: errors have the label's unit, rce is in percent."""
     name = key.split("/")[1]
     return value if name in _ERRORS and value > 0 else 100.0 if name == "rce" else 1.0
 
 
 def _longer_run(job: Job, train_rows: int) -> str:
-    """Return the words that set a run's usual length; empty if it has at least that already."""
+    """Return the overrides that set the usual length of a run; empty if it is as long already."""
     update_rows, trainer = rows_per_update(job), job.trainer
     if isinstance(job.context.model, NextItemModel):
         is_met = update_rows <= NEXT_ITEM_ROWS and (trainer.max_steps or 0) >= NEXT_ITEM_STEPS

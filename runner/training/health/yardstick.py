@@ -1,4 +1,4 @@
-"""Logistic or linear regression beside a model: what it reaches on the same columns and rows."""
+"""Measures logistic or linear regression on the columns and rows of a model, as its yardstick."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ TRAIN_ROWS, JUDGED_ROWS = 100_000, 200_000
 
 
 def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
-    """Return what logistic regression reaches, or linear regression where no task is binary.
+    """Return the metrics of logistic regression, or of linear regression if no task is binary.
 
-    Findings about the data are with it.
+    Findings about the data are returned with it.
 
-    It is a function of the data alone, so that every run of these data has the same one, and the
-    state of the training has no part in it. Rank 0 only; it takes seconds, since it learns from
-    at most `TRAIN_ROWS` rows.
+    The result depends on the data only, not on the state of the training, so that it is the same
+    for every run of these data. Rank 0 only; it takes seconds, since it learns from at most
+    `TRAIN_ROWS` rows.
 
     Args:
         job: its dataset is read.
         splits: the splits to judge it on.
 
     Returns:
-        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `findings`; nothing for
-        data without a train split of their own.
+        `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `findings`; empty for data
+        without a train split.
     """
     schema = job.dataset.schema
     is_binary = any(task.kind == "binary" for task in schema.tasks)
@@ -72,7 +72,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         if np.ptp(train.labels_NT[:, of_label], axis=0).any()
     ]
     columns = [i for indices in labels for i in indices]
-    if not columns or not samples:  # of one label, as next items have, nothing can be learnt
+    if not columns or not samples:  # all labels are equal, as for next items
         return {}
     matrix_of = Columns(train)
     metrics: dict[str, float] = {}
@@ -116,7 +116,7 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 def _judge(
     scores_NK: Floats, sample: Sample, indices: Sequence[int], tasks: Sequence[TaskSpec]
 ) -> dict[str, float]:
-    """Return the metrics of a label by key: of one column, or of one for each of its classes."""
+    """Return the metrics of a label by key; it has one column, or one for each class."""
     x_NK, y_NK = torch.from_numpy(scores_NK), torch.from_numpy(sample.labels_NT[:, indices])
     label, weights_N = tasks[indices[0]].one_of, torch.from_numpy(sample.weights_N)
     if tasks[indices[0]].kind == "regression":
@@ -124,7 +124,7 @@ def _judge(
         values = regression_results(*sums_S)
         return {result_key(n, tasks[indices[0]], tasks): values[n] for n in MEASURED_OF_NUMBERS}
     found = {}
-    if label:  # the logits of each class against the rest
+    if label:  # logits of each class against all others
         log_p_NK = x_NK.log_softmax(1)
         x_NK = log_p_NK - torch.log1p(-log_p_NK.exp())
     sums_SNK = binary_sums(x_NK, y_NK)

@@ -1,4 +1,4 @@
-"""Begins anew, on a resume, what counted by another metric or other weights than count now."""
+"""Resets, on a resume, the best evaluation and patience if the metric or the weights changed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MONITOR = "checkpoint.monitor"
 
 
 def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> None:
-    """Choose the best evaluation and begin to wait anew where metric or direction have changed.
+    """Choose the best evaluation again and reset patience if a metric or direction has changed.
 
-    Values of two metrics cannot be compared. What has not changed stays as the checkpoint has it.
+    Values of two metrics cannot be compared. Everything else stays as in the checkpoint.
     Collective.
     """
     if job.run is None or saved.values["signature"] == job.run.signature:
@@ -60,9 +60,9 @@ def follow_changed_metrics(job: Job, saved: Checkpoint, state: TrainState) -> No
 
 
 def replace_best_without_averages(job: Job, state: TrainState) -> None:
-    """Choose the best anew if evaluations take averages, which its checkpoint does not hold.
+    """Choose the best again if evaluations use averages that its checkpoint lacks.
 
-    A resume that asks for averages first has it so. Collective.
+    That is so if a resume is the first to ask for averages. Collective.
     """
     ema = job.context.ema
     if job.run is None or state.best is None:

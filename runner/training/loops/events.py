@@ -29,17 +29,17 @@ class CallbackError(RuntimeError):
 
 @dataclass
 class PendingRequests:
-    """What callbacks of this rank have asked for, and other ranks may not know yet."""
+    """Requests of callbacks of this rank, which other ranks may not know yet."""
 
     stop: str | None = None  # the reason
     failed: list[str] = field(default_factory=list)  # names of callbacks that raised
     failure: str | None = None  # what the first of them did, and when
-    is_refusal: bool = False  # whether that was to refuse its settings, at the start
+    is_refusal: bool = False  # whether it refused its settings at the start
     error: BaseException | None = None
 
 
 class TrainingHandle:
-    """The training as a callback sees it: its progress, its parts, and what may be asked of it."""
+    """The training as a callback sees it: its progress, its parts, and possible requests."""
 
     def __init__(
         self, job: Job, state: TrainState, stop: StopSignal, requests: PendingRequests
@@ -122,7 +122,7 @@ class CallbackRunner:
         }
 
     def call(self, event: str, *args: Any) -> None:
-        """Call a method of `EVENTS`, with what it takes beside the training."""
+        """Call a method of `EVENTS` with the training and further arguments."""
         for name in self._names_by_event[event]:
             # the other callbacks go on, since ranks may wait for each other in them
             if name in self._requests.failed:
@@ -201,7 +201,7 @@ class CallbackRunner:
             raise kind(failure) from self._requests.error
 
     def _note_failure(self, name: str, event: str, error: BaseException) -> None:
-        """Let the update be finished and saved, as at SIGTERM, before `raise_failure` raises."""
+        """Record an error; the update is finished and saved before `raise_failure` raises."""
         requests, step = self._requests, self._state.step
         requests.failed.append(name)
         if requests.failure is None:
@@ -223,10 +223,10 @@ def current_progress(state: TrainState) -> Progress:
 
 
 def refuse_taken_names(call: str, numbers: Iterable[str], taken: Iterable[str]) -> None:
-    """Check that numbers for a row of metrics.jsonl have names that are free in it.
+    """Check that numbers for a row of metrics.jsonl do not have names of its other keys.
 
     Raises:
-        ValueError: for one that is another key of the row.
+        ValueError: for a number that does.
     """
     if clashes := sorted({*numbers} & {*taken}):
         raise ValueError(

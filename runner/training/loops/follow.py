@@ -38,11 +38,11 @@ NON_METRIC_KEYS = ("split", "step", "examples", "signature", "evaluation")
 
 @dataclass
 class FollowState:
-    """What is known of one training that is followed for one split. On rank 0 only."""
+    """The state of following one training for one split. On rank 0 only."""
 
     run: Path
     split: str
-    evaluation: str  # hash of all else that the numbers depend on: data, metrics, rows
+    evaluation: str  # hash of everything else that metrics depend on: data, metrics, rows
     latest_only: bool
     pinned: PinnedCheckpoints
     log: JsonlFile
@@ -116,7 +116,7 @@ def open_follow_state(job: Job, split: str) -> FollowState:
 
 
 def evaluation_hash(job: Job) -> str:
-    """Return a hash of all that the numbers of a checkpoint depend on, beside its tensors."""
+    """Return a hash of all that the metrics of a checkpoint depend on, besides its tensors."""
     context, size = job.context, job.trainer.eval_batch_size
     averages = None if context.ema is None else context.ema.use_in_evaluation
     amp = None if context.amp_dtype is None else str(context.amp_dtype)
@@ -134,11 +134,11 @@ def evaluation_hash(job: Job) -> str:
 def _evaluate_until_end(
     job: Job, split: str, followed: FollowState | None, stop: StopSignal
 ) -> str:
-    """Collective. Returns why it ended, for people."""
+    """Collective. Evaluate until the end; return the reason for it, for people."""
     settings, ranks = job.loop_settings, job.context.ranks
     quiet_since = time.monotonic()
     while not stop.sync_ranks():
-        # rank 0 looks, and the others wait for its answer, be it an error
+        # rank 0 looks, and the others wait for its answer or error
         answer = ranks.broadcast_object(_look_for_next(job, followed) if followed else None)
         if isinstance(answer, Exception):
             raise answer
@@ -266,7 +266,7 @@ def _report_end(job: Job, split: str, rows: list[dict[str, Any]], result: Result
 
 
 def _sleep(seconds: float, stop: StopSignal) -> None:
-    """Sleep until a signal comes to this process; the ranks agree on it at their next look."""
+    """Sleep, or return early on a signal to this process; ranks agree on it at the next look."""
     until = time.monotonic() + seconds
     while stop.local_signal is None and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, 0.2))

@@ -49,7 +49,7 @@ def online(job: Job) -> Result:
 def prepare_stream_job(job: Job) -> Job:
     """Return the job on a stream, with a task that scores each batch before its update.
 
-    The task stays as it is if the forward of its update is such a score.
+    The task is not wrapped if the forward pass of its update gives the same scores.
     """
     if not is_stream(job.dataset):
         job = replace(job, dataset=FileOrderDataset(job.dataset))
@@ -96,16 +96,16 @@ def _online(job: Job, stop: StopSignal) -> Result:
         signal=stop.signal if interrupted and not failure else None,
         error=failure,
     )
-    if is_stream(job.dataset):  # where it was left, and whether the same command may go on with it
+    if is_stream(job.dataset):  # the position, and whether the same command may continue from it
         result.notes.update(stream_place=state.cursor.place, stream_goes_on=not ended)
     recorder.callback_runner.call_run_end(result)
     return result
 
 
 def report_open_window(job: Job, state: TrainState) -> None:
-    """Show the metrics of the updates since the last row, whose window the next start fills.
+    """Show the metrics of the unfinished window, which the next start completes.
 
-    Collective. Of a run without a row they are the result.
+    Collective. For a run without a row they are the result.
     """
     count = state.step - max(state.logged_step, 0)
     if not count:
@@ -118,7 +118,7 @@ def report_open_window(job: Job, state: TrainState) -> None:
 
 @dataclass(frozen=True)
 class Drift:
-    """The loss over a stream: by stretches of it, over all of it, and at its end."""
+    """The loss over a stream: in parts, as a whole, and at its end."""
 
     losses: list[float]  # of stretches with the same number of windows, in order
     so_far: float  # over all windows
@@ -167,11 +167,11 @@ def report_drift(job: Job) -> None:
 
 
 def can_reuse_forward(task: Task, context: Context) -> bool:
-    """Return whether the forward of an update gives what an evaluation just before it would give.
+    """Return whether the forward pass of an update equals an evaluation just before it.
 
     It does if the task is exactly `Supervised`, and no module of the model or the loss depends on
-    the training mode, as dropout and batch normalisation do. A module that cannot be judged counts
-    as one that does.
+    the training mode, as dropout and batch normalisation do. A module of unknown behaviour counts
+    as one that depends on it.
     """
     roots = [context.model, *([context.loss] if isinstance(context.loss, nn.Module) else [])]
     modules = (m for root in roots for m in _outside_tables(root))

@@ -39,7 +39,7 @@ from runner.training.update.task import StepOutput
 
 
 class Recorder:
-    """Knows when a training logs, evaluates and saves, and where each thing is written."""
+    """Decides when a training logs, evaluates and saves, and writes the results."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Recorder:
         return is_due(interval, self.before, self.now)
 
     def save_due(self) -> bool:
-        """Return whether a checkpoint is due; with each delivery one is, from which it is made."""
+        """Return whether a checkpoint is due, for itself or for a delivery made from it."""
         return self.due(self.job.cadence.save_every) or self.due(self.job.cadence.deliver_every)
 
     def log(self) -> None:
@@ -106,7 +106,7 @@ class Recorder:
         self.logged_progress = self.now
 
     def _report_skipped(self) -> None:
-        """Warn of the updates of this window that were skipped; more urgently from half on."""
+        """Warn of skipped updates in this window, more urgently if they are half or more."""
         state = self.state
         count = state.skipped - self.reported_skipped
         window = state.step - self.logged_progress.step
@@ -232,10 +232,10 @@ class Recorder:
             job.delivery.finish(None if interrupted else last)
 
     def replace_left_behind(self) -> None:
-        """Replace the checkpoint of a resume without the optimizers' states, or with another best.
+        """Replace the checkpoint of a resume that discarded optimizer states or has another best.
 
-        Collective. A kill later on then resumes without these states, too, and whoever asks for
-        the best checkpoint is given the one of the metric that counts now.
+        Collective. After a later kill the run then resumes without these states, too, and `best`
+        means the checkpoint by the present metric.
         """
         run = self.job.run
         changes = [] if run is None else list_resume_changes(run)

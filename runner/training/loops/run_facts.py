@@ -1,4 +1,4 @@
-"""Writes what a report shows beside metrics: facts about the data, and the calibration."""
+"""Writes the facts that a report shows in addition to metrics: about the data, and calibration."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def _describe(feature: SparseFeature | SequenceFeature, length: float) -> dict[s
 
 
 def write_warm_start(job: Job, report: str) -> None:
-    """Write what a warm start took, a line for each thing."""
+    """Write the report of a warm start, one line per item."""
     _write(job, WARM_START_FILE, {"lines": report.splitlines()})
 
 
 def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) -> None:
-    """Write the calibration of a split, beside those of other splits.
+    """Write the calibration of a split into the file with those of other splits.
 
     Args:
         metrics: of a whole evaluation, with the rows of all ranks (`recorder.reduce_metrics`).
@@ -71,7 +71,7 @@ def write_calibration(job: Job, split: str, step: int, metrics: Metrics | None) 
 
 
 def hardest_rows(job: Job) -> HardestRows | None:
-    """Return what keeps the rows of an evaluation with the largest loss, if they are asked for."""
+    """Return the collector of the rows with the largest loss, if they are asked for."""
     limit = job.metric_settings.hardest_rows
     return HardestRows(limit) if limit and job.run is not None else None
 
@@ -95,5 +95,5 @@ def _write(job: Job, name: str, value: Mapping[str, Any]) -> None:
     try:
         with replacing(path) as file:
             file.write(dumps(mask_values(value, everything=False)))
-    except OSError as error:  # a full disk stops the run where it matters, at a row or a checkpoint
+    except OSError as error:  # a full disk fails the run at the next row or checkpoint
         job.view.warn(f"{path}: could not be written: {error.strerror or error}; the run goes on")

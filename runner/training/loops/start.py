@@ -88,10 +88,10 @@ def _resume_or_begin(job: Job) -> TrainState:
 
 
 def check_unsaved(job: Job, run: Run) -> None:
-    """Say what it means that nothing is saved, if that is so.
+    """Show the consequences if the run saves no checkpoints.
 
     Raises:
-        UserError: if the run has checkpoints, which it would not go on from.
+        UserError: if the run has checkpoints, from which it would not continue.
     """
     if job.checkpointer is not None:
         return
@@ -137,7 +137,7 @@ def check_metrics(job: Job, saved: Checkpoint) -> None:
     Collective.
 
     Raises:
-        UserError: if it does not and the command does not say to go on; the resume is reverted.
+        UserError: if it does not and the command does not allow that; the resume is reverted.
     """
     if job.run is None:
         return
@@ -159,7 +159,7 @@ def check_metrics(job: Job, saved: Checkpoint) -> None:
 def restore_or_revert(job: Job, saved: Checkpoint) -> TrainState:
     """Restore the checkpoint; if changed settings do not fit it, revert them.
 
-    A later resume without these settings then goes on.
+    A later resume without these settings then works.
 
     Raises:
         ConfigError: if settings that this resume changed do not fit the checkpoint; names them.

@@ -77,7 +77,7 @@ def _train(job: Job, stop: StopSignal) -> Result:
 
 
 def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> None:
-    """Evaluate `trainer.eval_splits`; a signal puts it off until the run is resumed.
+    """Evaluate `trainer.eval_splits`; a signal postpones it until the run is resumed.
 
     Collective. An improvement is saved at once.
     """
@@ -113,7 +113,7 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
 
 
 def _ask_whether_to_go_on(job: Job, state: TrainState, stop: StopSignal) -> None:
-    """Let the sweep of this run, if there is one, stop it after an evaluation."""
+    """Ask the sweep of this run, if any, whether to stop after an evaluation."""
     if (
         state.validation_metrics
         and not is_finished(job, state)
@@ -191,7 +191,7 @@ def _restore_best(job: Job, state: TrainState) -> tuple[BestEvaluation | None, i
     best = state.best
     if best is None or best.step == state.step:
         return best, state.step
-    if job.checkpointer is None:  # nothing is saved, as the run has said
+    if job.checkpointer is None:  # nothing is saved, of which the run has warned
         return None, state.step
     assert job.run is not None
     try:

@@ -1,4 +1,4 @@
-"""What both tuners share: the search, its report, its file, and the training after it.
+"""The common part of both tuners: the search, its report, its file, and the training after it.
 
 The result of a search is kept in the run directory and applied to the job.
 """
@@ -29,13 +29,13 @@ class TrialRow:
     """A row of the table of trials."""
 
     cells: Sequence[str]
-    value: float  # what the bar beside the row shows
+    value: float  # the value of the row's bar
     mark: str = ""  # such as `chosen`
 
 
 @dataclass(frozen=True)
 class TuningReport:
-    """What a search shows of its trials: a table with bars in the log, and a page with curves."""
+    """The report of a search: a table of trials with bars in the log, and a page with curves."""
 
     name: str  # of the loop, and of the page
     header: Sequence[str]
@@ -104,7 +104,7 @@ def show_report(job: Job, report: TuningReport) -> None:
 
 
 def _read_tuned(job: Job) -> TunedValues | None:
-    """Collective. Returns what an earlier start of this run found."""
+    """Collective. Return the result of an earlier start of this run, or None."""
     tuned = None
     if job.run is not None and (job.run.dir / TUNED_FILE).exists():
         tuned = read_json(job.run.dir / TUNED_FILE)

@@ -1,7 +1,7 @@
-"""Whether a run that reached its end has succeeded: a NaN as loss or monitored metric is a failure.
+"""Decides whether a run that reached its end has failed, by a NaN as loss or monitored metric.
 
-An undefined metric, such as the AUC of rows that all have one label, is no failure: its evaluation
-says why it is undefined (`Metrics.notes`), and the run has completed.
+An undefined metric, such as the AUC of rows that all have one label, is no failure: the notes of
+the evaluation explain it (`Metrics.notes`), and the run has completed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runner.reporting.console.format import format_number
 from runner.training.job import Job
 from runner.training.state import TrainState
 
-_UNDEFINED = ": undefined"  # in a note, behind the names of metrics
+_UNDEFINED = ": undefined"  # in a note, after the names of metrics
 
 
 def explained_metrics(notes: Iterable[str]) -> set[str]:
@@ -26,7 +26,7 @@ def explained_metrics(notes: Iterable[str]) -> set[str]:
 def undefined_results(
     metrics: Mapping[str, float], notes: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Return why results are no numbers, a line for each reason.
+    """Return the reasons why results are not numbers, one line each.
 
     Args:
         metrics: of the result, `split/metric[/task]`.
@@ -113,7 +113,7 @@ def failure_at_end(
 def not_finite_loss(
     evaluations: Mapping[str, Mapping[str, float]], notes: Mapping[str, Iterable[str]]
 ) -> str | None:
-    """Return which final loss is NaN or infinite although rows count; None if all are finite."""
+    """Return the final loss that is NaN or infinite although rows have weight, or None."""
     for split, metrics in evaluations.items():
         loss = metrics.get("loss", 0.0)
         if not math.isfinite(loss) and "loss" not in explained_metrics(notes.get(split, ())):

@@ -36,8 +36,8 @@ class CompiledDense:
     sizes that it meets first: which loops threads share, how an end is treated. A process that
     resumes at the short batch of an epoch's end would get other kernels than one that began with a
     full batch, and differ in the last bits. So the first call traces full batches, whatever it has.
-    Sizes that depend on the data besides the rows, such as places of histories, are its own. Code
-    is also bound to how values lie in memory, so that views are copied.
+    Other sizes that depend on the data, such as places of histories, stay those of the call. Code
+    also depends on the memory layout of inputs, so that views are copied.
 
     Args:
         model: whose `dense` it is.
@@ -93,7 +93,7 @@ class CompiledDense:
             ) from error
 
     def _trace(self, embeddings: Embeddings, batch: Batch) -> None:
-        """Collective. Run the rows again and again as a full batch, without a trace in the run."""
+        """Collective. Run the rows repeated to a full batch, with no effect on the run."""
         device = batch.labels_BT.device
         rows_N = torch.arange(self._num_rows, device=device) % len(batch.labels_BT)
         full = dense_rows(batch, rows_N)
@@ -106,7 +106,7 @@ class CompiledDense:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """Return x, or a copy if it lies in something wider, or is empty: its strides are arbitrary."""
+    """Return x, or a copy if it is a view of a wider tensor, or empty, with arbitrary strides."""
     if x.is_contiguous() and x.storage_offset() == 0 and x.numel():
         return x
     return x.clone(memory_format=torch.contiguous_format)
@@ -115,10 +115,10 @@ def _plain(x: Tensor) -> Tensor:
 def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> None:
     """Replace the model's `dense` by a version that is compiled in training, in place.
 
-    The names of the parameters stay. Results differ from eager ones by rounding. What the compiler
-    writes is kept in the cache, so that a later process loads it in place of compiling: apart for
-    each version of torch, processor, number of threads and batch size, on which it depends.
-    `$TORCHINDUCTOR_CACHE_DIR` is another place for it.
+    The names of the parameters stay. Results differ from eager ones by rounding. Compiled code is
+    kept in the cache, so that a later process loads it instead of compiling, in a folder for each
+    version of torch, processor, number of threads and batch size, on which it depends.
+    `$TORCHINDUCTOR_CACHE_DIR` overrides the folder.
 
     Args:
         model: gets another `dense`.
@@ -170,8 +170,8 @@ def _unwritable(folder: Path | str | None, error: OSError, variable: str) -> str
 def remove_torn_code(folder: Path) -> None:
     """Remove files that a kill or a power cut has cut short, in the compiler's cache.
 
-    The compiler takes whatever has the name of its result, and every later run would fail. What
-    another process is writing just now, under its lock, stays.
+    The compiler would load any file with the name of its result, and every later run would fail.
+    Files that another process is writing under its lock stay.
     """
     locks = folder / "locks"
     locks.mkdir(parents=True, exist_ok=True)
@@ -186,9 +186,9 @@ def remove_torn_code(folder: Path) -> None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a file has content, and a library its last part, the table of sections.
+    """Return whether a file has content, and an ELF library its last part, the table of sections.
 
-    Its head says where that is. A library of macOS has another one.
+    The ELF header says where that is; libraries of macOS are not checked.
     """
     with path.open("rb") as file:
         head = file.read(64)

@@ -1,4 +1,4 @@
-"""What a task may do to the model, and how the gradients of an update reach all its parts."""
+"""The interface of a task to the model, and the way of an update's gradients to all its parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:  # TorchRec's pipelines are imported where one runs
 
 @dataclass
 class Context:
-    """What `train_step` works with: the parts of the job that an update touches."""
+    """The argument of `train_step`: the parts of the job that an update touches."""
 
     model: Recommender
     loss: Loss
@@ -155,7 +155,7 @@ class Context:
         """Log a number: a row of the train log has its mean since the last row, over all ranks.
 
         Raises:
-            UserError: for what is no single number.
+            UserError: for a value that is not a single number.
         """
         self.logged_means.add(name, value)
 
@@ -178,18 +178,18 @@ class Context:
         return torch.autocast(self.device.type, dtype=self.amp_dtype, cache_enabled=may_keep)
 
     def evaluation_weights(self) -> AbstractContextManager[object]:
-        """Within the block the model has the weights for evaluations: its own or their averages."""
+        """Give the model the weights for evaluations within the block: its own, or averages."""
         if self.ema is None or not self.ema.use_in_evaluation:
             return nullcontext()
         return self.ema.average_parameters()
 
     def take_evaluation_weights(self) -> None:
-        """Give the model the weights for evaluations for good, where nothing trains any more."""
+        """Give the model the weights for evaluations permanently, when training is over."""
         if self.ema is not None and self.ema.use_in_evaluation:
             self.ema.swap()
 
     def losses(self, prediction: Prediction) -> Any:
-        """Return what `loss` makes of a prediction, or the mean over the members of a model."""
+        """Return the losses of a prediction, or their mean over the members of a model."""
         return mean_over_members(self.loss, prediction)
 
     def total_weight(self, batch: Batch) -> Tensor:
@@ -224,7 +224,7 @@ class Context:
         return list(gradients[len(leaves) :])
 
     def operation_threads(self) -> AbstractContextManager[object]:
-        """Within the block operations have the threads that those of an update have."""
+        """Use the number of threads of an update for operations within the block."""
         return nullcontext() if self.row_threads is None else self.row_threads.operation_threads()
 
     def add_lookup_penalty(
@@ -279,7 +279,7 @@ class Context:
     def step(
         self, optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor] | None = None
     ) -> bool:
-        """Update what one optimizer owns, and nothing else.
+        """Update the parameters of one optimizer only.
 
         Collective.
 
@@ -328,7 +328,7 @@ class Context:
         return applied
 
     def end_update(self, *, applied: bool) -> None:
-        """Close an update, after `train_step`, when none of its gradients is left.
+        """End an update, after `train_step`, when all its gradients are used.
 
         Collective.
 

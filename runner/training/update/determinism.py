@@ -1,7 +1,7 @@
-"""Names the operations of a user's own model that give other numbers in every run.
+"""Finds operations of a user's model whose results differ from run to run.
 
-Our own parts are held to repeat to the last bit by tests (tests/models/test_same_twice.py). Code of
-a user is watched during the first update only; later ones pay nothing, and no number changes.
+Tests check that our parts repeat bit for bit (tests/models/test_same_twice.py). A user's code is
+watched during the first update only; later updates are not slower, and no number changes.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _KNOWN_PACKAGES = ("runner", "torch", "torchrec", "fbgemm_gpu")
 
 
 def set_deterministic(wanted: bool) -> None:
-    """Refuse nondeterministic kernels or not; asks torch only where that is not so already.
+    """Refuse or allow nondeterministic kernels; calls torch only if that is a change.
 
-    torch imports its compiler to tell it, which takes a second.
+    torch then imports its compiler, which takes a second.
     """
     if wanted != torch.are_deterministic_algorithms_enabled():
         torch.use_deterministic_algorithms(wanted)
 
 
 class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes sums whose order changes from run to run; `found` describes each once.
+    """Records sums whose order changes from run to run; `found` describes each once.
 
     Args:
-        num_threads: of an operation; None: as many as it has where it is made.
+        num_threads: of an operation; None: as set when it runs.
     """
 
     def __init__(self, *, num_threads: int | None = None) -> None:
@@ -83,7 +83,7 @@ def has_repeats(target: Tensor, indices: Any, values: Tensor) -> bool:
 def warn_of_unrepeatable_sums(
     parts: Mapping[str, object], device: torch.device, warn: Callable[[str], None]
 ) -> Iterator[None]:
-    """Watch an update, and warn once if a part that is not ours makes sums that do not repeat.
+    """Watch an update, and warn once if a user's part computes sums that do not repeat.
 
     Args:
         parts: model, loss and task by name; modules in them count, too.
@@ -111,11 +111,11 @@ def warn_of_unrepeatable_sums(
 
 
 def _has_own_class(part: object) -> bool:
-    """Return whether a part, or a module in it, is of a user's own class."""
+    """Return whether a part, or a module in it, has a class of the user."""
     objects = part.modules() if isinstance(part, nn.Module) else [part]
     return any(is_of_own_class(o) for o in objects)
 
 
 def is_of_own_class(owner: object) -> bool:
-    """Return whether the class of an object is a user's own: neither ours nor torch's."""
+    """Return whether the class of an object is the user's: neither ours nor torch's."""
     return type(owner).__module__.partition(".")[0] not in _KNOWN_PACKAGES

@@ -17,7 +17,7 @@ from runner.embeddings.interface import Layout, feature_columns
 
 
 def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None]) -> None:
-    """Add to the gradients of parameters, which take over the memory of what is given.
+    """Add to the gradients of parameters, which may take over the memory of `gradients`.
 
     Args:
         parameters: of the dense half.
@@ -49,7 +49,7 @@ def boundary_gradients(
             continue
         grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parts]
         outputs.append(output)
-        if len(grads) > 1:  # rows are appended; what all micro-batches share is summed
+        if len(grads) > 1:  # rows are concatenated; tensors shared by all micro-batches are summed
             grads = [torch.cat(grads) if i < num_row_lookups else torch.stack(grads).sum(0)]
         gradients.append(grads[0])
     return outputs, gradients
@@ -58,7 +58,7 @@ def boundary_gradients(
 def drop_empty_lookups(
     embeddings: Embeddings, outputs: Sequence[Tensor], gradients: Sequence[Tensor], layout: Layout
 ) -> None:
-    """Set gradients at look-ups without ids to 0, in place: no row takes them, so no norm may.
+    """Set gradients at look-ups without ids to 0, in place: no row gets them, nor may a norm.
 
     Args:
         embeddings: the look-ups of the whole batch.
@@ -70,7 +70,7 @@ def drop_empty_lookups(
         return
     lookups = embeddings.row_lookups()
     lengths_FS = embeddings.ids.lengths().view(len(layout.feature_order), -1)
-    lengths_FB = lengths_FS[:, : len(lookups[0])]  # candidates, which have one each, come behind
+    lengths_FB = lengths_FS[:, : len(lookups[0])]  # candidates follow, with one id each
     feature_of_E = _feature_of_column(layout, lengths_FB.device)
     is_empty_BE = (lengths_FB == 0).t().index_select(1, feature_of_E)
     masks = torch.split(is_empty_BE, [t.shape[1:].numel() for t in lookups], dim=1)

@@ -74,14 +74,14 @@ class GrowingIds:
             ids.rebuild()
 
     def adopt(self, table: str, ids: np.ndarray) -> None:
-        """Give rows to the ids of another run, as far as they suffice, unless some have rows."""
+        """Give rows to the ids of another run, as far as rows suffice, if no id has a row yet."""
         if not self.maps[table].num_held:
             self.maps[table].adopt(ids)
 
     def freeze(self) -> dict[str, np.ndarray]:
-        """Renumber rows, with their weights, in the ascending order of the ids; return these.
+        """Renumber rows and move their weights in ascending order of the ids; return the ids.
 
-        For a model that trains no more: the states of the optimizer stay where they are.
+        For a model that is not trained further: optimizer states are not moved.
         """
         vocabularies, state = {}, self._tables.state()
         for table, ids in self.maps.items():
@@ -94,7 +94,7 @@ class GrowingIds:
         return vocabularies
 
     def look_up(self, batch: Batch) -> Batch:
-        """Return a batch with the rows that its ids have now; the maps stay as they are."""
+        """Return a batch with the present rows of its ids, without changing the maps."""
         values_V = _join_values(batch)
         for table, at_V, _ in self._places(batch):
             values_V[at_V] = self.maps[table].look_up(values_V[at_V])
@@ -103,7 +103,7 @@ class GrowingIds:
     def grow(self, batch: Batch) -> Batch:
         """Count the ids of the next update in its order, and return its batch with their rows.
 
-        Collective. Rows of weight 0 count for nothing.
+        Collective. Rows of weight 0 are not counted.
 
         Args:
             batch: the whole update of this rank, with raw ids.
@@ -128,7 +128,7 @@ class GrowingIds:
         return _with_values(batch, values_V)
 
     def _places(self, batch: Batch) -> list[tuple[str, np.ndarray, np.ndarray]]:
-        """Return, for each table, where its ids are, and which of them are in a row that counts.
+        """Return for each table the places of its ids, and which are in rows of weight above 0.
 
         Places are those in `_join_values`, row by row, then in the order of features.
         """

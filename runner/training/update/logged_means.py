@@ -1,4 +1,4 @@
-"""Means since the last row of the log, for numbers beside the loss such as gradient norms."""
+"""Means since the last row of the log, for numbers such as gradient norms."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RunningMeans:
         self._sums: dict[str, tuple[Tensor | float, float]] = {}
 
     def add(self, name: str, value: Tensor | float) -> None:
-        """Take in one number. Does not synchronise.
+        """Add one number. Does not synchronise.
 
         Raises:
-            UserError: for what is no single number.
+            UserError: for a value that is not a single number.
         """
         if isinstance(value, Tensor):
             is_number = value.numel() == 1
@@ -58,8 +58,8 @@ class RunningMeans:
         """Load the states of all ranks of a checkpoint.
 
         Each rank takes its own. If the number of ranks has changed, rank 0 takes the sums of all,
-        as so many ranks as there are now would have made them: in means over updates before and
-        after the resume each update counts alike.
+        scaled to the present number of ranks, so that updates before and after the resume have the
+        same weight in a mean.
         """
         if len(states) == ranks.world_size:
             self.load_state(states[ranks.rank])

@@ -9,7 +9,7 @@ from runner.models.layers.embedding import TableLookup
 from runner.models.losses import Loss
 from runner.training.update.context import Context
 
-# prefixes of the names of parameters that a loss or a task brings; no part of a model may be
+# prefixes of the names of parameters of a loss or a task; no part of a model may be
 # called so
 LOSS_PREFIX, TASK_PREFIX = "loss.", "task."
 

@@ -12,7 +12,7 @@ from runner.batch import Batch
 from runner.training.update.context import Context
 
 T = TypeVar("T")
-PREFETCH_DEPTH = 1  # batches under way beside the one in use
+PREFETCH_DEPTH = 1  # batches prepared while another is in use
 
 
 def batches_on_device(
@@ -24,8 +24,8 @@ def batches_on_device(
 
     Args:
         context: has the pipeline and the device.
-        batches: where the dataset makes them.
-        allow_prefetch: whether a batch may be under way before the one in front of it is done.
+        batches: as the dataset yields them.
+        allow_prefetch: whether a batch may be prepared before the one before it is used.
     """
     if allow_prefetch and context.sparse_dist is not None:
         return context.sparse_dist.batches(batches)
@@ -78,10 +78,10 @@ def prefetch(
     Args:
         items: the source.
         begin: starts the work on an item; returns the function that finishes it.
-        depth: items that are under way beside the one that is out.
+        depth: how many items are begun while another one is in use.
 
     Raises:
-        Exception: whatever the source raises, in its turn.
+        Exception: any error of the source, in the place of its item.
     """
     under_way: deque[Callable[[], T]] = deque()
     error: BaseException | None = None
@@ -90,7 +90,7 @@ def prefetch(
         while error is None and len(under_way) <= depth:
             try:
                 under_way.append(begin(next(source)))
-            except Exception as raised:  # StopIteration too: it ends the stream in its turn
+            except Exception as raised:  # also StopIteration, in its turn
                 error = raised
         if not under_way:
             assert error is not None

@@ -1,4 +1,4 @@
-"""What decides which elements of each row of an update a dropout drops."""
+"""The seed that decides which elements of each row of an update a dropout drops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.distributed.ranks import Ranks
 
 
 def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int, int]:
-    """Draw the seed of an update, by which ranks drop what one process drops.
+    """Draw the seed of an update, with which ranks drop the same elements as one process.
 
     Collective.
 
@@ -17,10 +17,10 @@ def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int,
         ranks: of the run.
         weights_B: of the rows of the update, on this rank.
         is_shared: whether ranks share a seed. Without a dropout they need none, and on a GPU each
-            has draws of its own, PyTorch's.
+            rank has its own draws, those of PyTorch.
 
     Returns:
-        The seed, and how many rows of the update lie before those of this rank.
+        The seed, and the number of rows of the update before those of this rank.
     """
     seed = int(torch.randint(1 << 62, ()))
     if not ranks.is_distributed or not is_shared:
@@ -28,6 +28,6 @@ def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int,
     found = torch.zeros(3, ranks.world_size, dtype=torch.int64)  # a sum is faster than a gather
     found[:, ranks.rank] = torch.tensor([seed, len(weights_B), int(weights_B.any())])
     seeds, sizes, have_rows = ranks.all_reduce_sum(found)
-    # of fewer rows than ranks some rank has none, and in its place one of weight 0
+    # with fewer rows than ranks, a rank without rows has one of weight 0 instead
     num_rows = sizes if int(sizes.max()) > 1 else have_rows
     return int(seeds[0]), int(num_rows[: ranks.rank].sum())

@@ -1,4 +1,4 @@
-"""Threads that compute the dense half of an update for some of its rows each."""
+"""Threads that each compute the dense half of an update for a part of its rows."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class RowThreads:
     """Computes parts of the rows of an update at the same time.
 
     Threads that share each operation wait for each other at its end, some hundred times in an
-    update; threads that have rows of their own wait once. So two of them are worth more, and lose
-    little where another process uses one of the cores.
+    update; threads with separate rows wait once. So two of them are faster, and lose little if
+    another process uses one of the cores.
 
     Args:
         modules: of the dense half.
@@ -38,9 +38,9 @@ class RowThreads:
             part wait for each other.
 
     Attributes:
-        one_at_a_time: parts are computed one after another, as they are while `is_watched`, with
-            the same numbers; or all rows as one part where they are coupled, with the same numbers
-            but for rounding.
+        one_at_a_time: whether parts are computed one after another, as while `is_watched`, with
+            the same numbers; coupled rows are then one part, with the same numbers except for
+            rounding.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class RowThreads:
         return not (self.one_at_a_time or self.is_watched())
 
     def is_watched(self) -> bool:
-        """Return whether something sees what the dense half does, and may expect one thread.
+        """Return whether something observes the dense half, and may require a single thread.
 
-        A hook does, a debugger, and torch's profiler and modes, which belong to one thread.
+        That is a hook, a debugger, or torch's profiler or a mode, which belong to one thread.
         """
         return (
             sys.gettrace() is not None
@@ -79,17 +79,17 @@ class RowThreads:
         )
 
     def rows_of_part(self, num_rows: int, *, at_once: bool) -> int:
-        """Return into how large parts rows are divided that the dense half takes at once.
+        """Return the size of the parts into which rows of the dense half are divided.
 
         Args:
-            num_rows: how many they are.
+            num_rows: the number of rows at once.
             at_once: whether several threads compute.
         """
         return num_rows if self.are_coupled and not at_once else -(-num_rows // self.num_threads)
 
     @contextmanager
     def operation_threads(self) -> Iterator[None]:
-        """Within the block an operation of this thread has as many threads as one of a part has."""
+        """Use the number of threads of a part's operations within the block."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.num_threads_within)
         try:
@@ -99,7 +99,7 @@ class RowThreads:
 
     def run_all(self, works: Iterable[Callable[[], object]]) -> None:
         """Call functions of one thread each, in any order and several at a time."""
-        waiting = iter(tuple(works))  # one thread at a time takes the next
+        waiting = iter(tuple(works))  # threads take the next function one at a time
         num_threads = self.num_threads if self.may_run_at_once() else 1
 
         def run_some(_: int) -> None:
@@ -118,12 +118,12 @@ class RowThreads:
     ) -> Iterator[Result]:
         """Yield the results of the parts in their order.
 
-        An error in a part is raised when no thread computes any more.
+        An error in a part is raised after all threads have ended.
 
         Args:
             work: computes a part.
-            parts: as many as there are, of which each thread takes one at a time.
-            exchange: between parts of which each waits for all others.
+            parts: the parts, of which each thread takes one at a time.
+            exchange: of coupled parts, each of which waits for all others.
         """
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
@@ -141,7 +141,7 @@ class RowThreads:
             others = [self._pool.submit(compute, n, part) for n, part in enumerate(wave[1:], 1)]
             try:
                 first = [compute(0, wave[0])]
-            except threading.BrokenBarrierError:  # an error of another part, which follows
+            except threading.BrokenBarrierError:  # an error of another part follows
                 first = []
             finally:
                 wait(others)

@@ -1,4 +1,4 @@
-"""What one update does. A custom task replaces `train_step` and keeps everything else."""
+"""Makes one update. A custom task replaces `train_step` and keeps everything else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Task(Protocol):
 
 @dataclass
 class StepCapture:
-    """What the forward passes of one update leave behind, one entry for each micro-batch."""
+    """The outputs of the forward passes of one update, one entry for each micro-batch."""
 
     boundaries: list[Embeddings] = field(default_factory=list)
     predictions: list[Prediction] = field(default_factory=list)
@@ -68,7 +68,7 @@ class StepCapture:
 
 @dataclass(frozen=True)
 class ComputedPart:
-    """What the forward and backward of some rows leave behind."""
+    """The outputs of the forward and backward pass of some rows."""
 
     loss: Tensor  # their share of the update's loss, detached
     boundary: Embeddings  # with the gradient of these rows
@@ -154,7 +154,7 @@ class Supervised:
             computed = threads.map(compute, parts, exchange=exchange)
         else:
             computed = map(compute, parts)
-        with ctx.operation_threads():  # also for tasks that make their updates in another way
+        with ctx.operation_threads():  # also for tasks with another `train_step`
             for part in computed:
                 if part.gradients is not None:
                     add_gradients(ctx.dense_parameters, part.gradients)
@@ -203,10 +203,10 @@ def compute_part(
     Args:
         ctx: has the model and the loss.
         total_weight: of the rows of the update, over all ranks.
-        penalties: whose values are part of each row's losses.
-        seed: of what is drawn for rows, such as what a dropout drops.
-        at_once: whether other threads compute other rows, so that gradients are returned in place
-            of added to those of the parameters.
+        penalties: their values are part of each row's losses.
+        seed: of random draws for rows, such as those of a dropout.
+        at_once: whether other threads compute other rows, so that gradients are returned instead
+            of being added to those of the parameters.
         part: the number of the first row in the update, the rows, and their look-ups, which get
             their gradient.
 
@@ -231,7 +231,7 @@ def compute_part(
             f"model.loss: {type(ctx.loss).__name__} returned losses in {kind}; it must return the "
             f"loss of each row in {needed}, as .to(torch.{needed}) makes it"
         )
-    # The last bit of a dot product follows from where in memory its rows begin, which is elsewhere
+    # The last bit of a dot product depends on the alignment of its rows in memory, which is another
     # in what a resume reads, and L-BFGS searches by this number. A copy begins at an aligned place.
     loss = torch.dot(row_loss_B, micro_batch.weights_B.clone()) / total_weight
     if not loss.requires_grad:
@@ -253,7 +253,7 @@ def compute_part(
 
 
 def row_losses(ctx: Context, prediction: Prediction, batch: Batch) -> dict[str, Tensor]:
-    """Return the losses of each row by name, [B] each, of a model and a loss of whatever origin.
+    """Return the losses of each row by name, [B] each, checking the outputs of model and loss.
 
     Raises:
         UserError: if the model or the loss returns something else than it should, or the tensors of
@@ -294,7 +294,7 @@ def check_closure_optimizers(ctx: Context) -> None:
     """Check that an optimizer that needs a closure trains the whole dense half, and alone.
 
     Raises:
-        ConfigError: with the reason why its closure could not compute what it should.
+        ConfigError: with the reason why its closure could not compute the whole loss.
     """
     need_closure = {name: o for name, o in ctx.optimizers().items() if needs_closure(o)}
     if not need_closure:

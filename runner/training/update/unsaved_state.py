@@ -1,4 +1,4 @@
-"""Warns of what a user's own parts keep, or would train, and no checkpoint holds."""
+"""Warns of state and parameters of a user's parts that no checkpoint holds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 def warn_of_unsaved_state(
     parts: Mapping[str, object], warn: Callable[[str], None]
 ) -> Iterator[None]:
-    """Compare the attributes of parts of a user's own around an update, and warn of changes.
+    """Compare the attributes of a user's parts before and after an update, and warn of changes.
 
-    Parameters and buffers are saved. A resumed run finds other attributes as the constructor made
-    them: counts, tensors and random generators of its own.
+    Parameters and buffers are saved. In a resumed run other attributes, such as counts, tensors and
+    random generators, are as the constructor made them.
 
     Args:
         parts: model, loss and task by name; modules in them count, too.
@@ -48,7 +48,7 @@ def check_extra_state(key: str, part: object) -> None:
     """Check that a part keeps its state where a checkpoint holds it.
 
     Raises:
-        ConfigError: if a module has a `get_extra_state`, whose values are no tensors.
+        ConfigError: if a module has a `get_extra_state`, whose values are not tensors.
     """
     for module in part.modules() if isinstance(part, nn.Module) else ():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
@@ -61,7 +61,7 @@ def check_extra_state(key: str, part: object) -> None:
 def warn_of_unregistered_parameters(
     parts: Mapping[str, nn.Module], warn: Callable[[str], None]
 ) -> None:
-    """Warn of parameters of a user's own modules that PyTorch does not find.
+    """Warn of parameters of a user's modules that PyTorch does not find.
 
     Args:
         parts: model and loss by name; modules in them count, too.
@@ -96,7 +96,7 @@ def _holds_unknown_parameter(value: object, known: Collection[int]) -> bool:
 
 
 def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
-    """Return the attributes of a user's objects that can change by themselves, comparable."""
+    """Return the attributes of a user's objects that can hold state, in a comparable form."""
     found = {}
     for name, part in parts.items():
         for place, owner in part.named_modules() if isinstance(part, nn.Module) else [("", part)]:
@@ -111,9 +111,9 @@ def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
 
 
 def state_of(value: object) -> Any:
-    """Return what tells the state of a value from a later one; None for kinds that are left out.
+    """Return a comparable state of a value; None for kinds that are not compared.
 
-    Lists, dictionaries and objects are left out, and so is what is None at first: most are caches.
+    Lists, dictionaries, objects and values that are None at first are left out: most are caches.
     """
     if isinstance(value, int | float):
         return repr(value)

@@ -1,4 +1,4 @@
-"""The rows that factors of pairs of features are fitted to: their ids, and their labels.
+"""The rows that factors of pairs of features are fitted to: their ids and labels.
 
 N rows, C and M ids of the first and of the second feature, K factors.
 """
@@ -15,18 +15,18 @@ import numpy as np
 
 from runner.training.health.sample import Floats
 
-DECIDED = 0.99  # of the rows in which an id stands again
+DECIDED = 0.99  # share of the repeated rows of ids
 
 
 @dataclass(frozen=True)
 class Target:
-    """A label that is fitted: what a regression predicts of it, and what a product adds to that.
+    """A label with the prediction of a regression, to which products of vectors are added.
 
     Attributes:
-        y_N: the label, or its number.
+        y_N: the label.
         logits_N: of the regression, and of the factors that were found.
-        scale: by which a product counts.
-        noise: variance that the regression leaves over of a number; None: the label is binary.
+        scale: the factor of a product.
+        noise: residual variance of a numeric label; None: the label is binary.
     """
 
     y_N: Floats
@@ -35,12 +35,12 @@ class Target:
     noise: float | None = None
 
     def mean_square_error(self, weights_N: Floats) -> float:
-        """Return the mean of the squares that the regression leaves over, above zero."""
+        """Return the mean squared residual, above zero."""
         mean = np.average((self.y_N - self.logits_N) ** 2, weights=weights_N)
         return max(float(mean), np.finfo(float).tiny)
 
     def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
-        """Return the loss of each row [N] with products added, and its derivative by these."""
+        """Return the loss of each row [N] with products added, and its derivative by them."""
         z_N = self.logits_N + self.scale * products_N
         if self.noise is not None:
             left_N = z_N - self.y_N
@@ -50,7 +50,7 @@ class Target:
         return losses_N, self.scale * (np.where(z_N > 0, 1.0, exp_N) / (1 + exp_N) - self.y_N)
 
     def add(self, products_N: Floats) -> Target:
-        """Return the target with products added for good."""
+        """Return the target with products added to its logits."""
         return replace(self, logits_N=self.logits_N + self.scale * products_N)
 
 
@@ -72,8 +72,8 @@ class Factors:
 class RowIds:
     """The ids of a feature, in rows of a split.
 
-    Where each row has one id at most, vectors are gathered and added up in a fifth of the time that
-    a sparse matrix takes.
+    If each row has at most one id, vectors are gathered and summed in a fifth of the time of a
+    sparse matrix.
 
     Args:
         matrix_NC: sparse, the share of each id in each row.
@@ -92,16 +92,16 @@ class RowIds:
             self.matrix_NC, self.transposed_CN = matrix_NC, matrix_NC.T.tocsr()
 
     def decides(self, other: RowIds) -> bool:
-        """Return whether nearly every row of an id has the same id of another feature.
+        """Return whether nearly all rows of an id have the same id of another feature.
 
-        So has a user one zip code, and an item one title; not where rows have lists of ids.
+        A user decides the zip code, for example, and an item the title. False for lists of ids.
         """
         if not (self.is_single and other.is_single):
             return False
         last_C = np.zeros(self.size + 1, int)
         last_C[self.place_N] = other.place_N
         agrees = np.count_nonzero(last_C[self.place_N] == other.place_N)
-        repeats = len(self.place_N) - len(self.ids_I)  # rows beside the last one of each id
+        repeats = len(self.place_N) - len(self.ids_I)  # rows other than the last one of each id
         return bool(agrees - len(self.ids_I) > DECIDED * repeats)
 
     def pool(self, vectors_CK: Floats) -> Floats:
@@ -135,7 +135,7 @@ class LearntRows:
     ids: Mapping[str, RowIds]
     targets: Sequence[Target]
     weights_N: Floats
-    stop: Event = field(default_factory=Event)  # set: whoever fits to them ends
+    stop: Event = field(default_factory=Event)  # when set, fits to these rows end
 
     def products(self, factors: Factors) -> Floats:
         """Return what factors add to each row, [N]."""
@@ -155,5 +155,5 @@ class LearntRows:
         return losses_N * self.weights_N, slopes_N * self.weights_N
 
     def add(self, products_N: Floats) -> LearntRows:
-        """Return the rows with products added to all targets for good."""
+        """Return the rows with products added to the logits of all targets."""
         return replace(self, targets=[target.add(products_N) for target in self.targets])

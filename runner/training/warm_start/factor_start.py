@@ -1,4 +1,4 @@
-"""Puts factors of pairs of features into the vectors with which Wide & Deep starts."""
+"""Writes factors of pairs of features into the initial embeddings of Wide & Deep."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from runner.training.state import weight_tensors
 from runner.training.warm_start.factor_rows import Factors, Target
 from runner.training.warm_start.pair_factors import MANY_ROWS, find_factors, fit_factors_again
 
-MOST_IDS = 10_000_000  # of the rows in which factors are sought
-SMALL = 0.01  # about the size of vectors of which nothing is known yet
+MOST_IDS = 10_000_000  # in the rows that factors are fitted to
+SMALL = 0.01  # about the size of random initial vectors
 
 
 @dataclass(frozen=True)
@@ -37,21 +37,21 @@ class Regression:
 
 
 def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression) -> list[Factors]:
-    """Write the factors that other rows gain by into the tables of a model with `pairs=fitted`.
+    """Write factors that improve held-out rows into the tables of a model with `pairs=fitted`.
 
-    The network sees them as small as the vectors of other ids. So it first learns from numbers, as
-    it does without factors, and does not learn by heart which ids stand together.
+    For the network they are scaled to the size of other vectors. So it first learns from numbers,
+    as it does without factors, and does not memorise which ids occur together.
 
     Args:
         job: whose model starts.
-        part: what a regression leaves over is searched for factors.
-        judged: other rows, which decide on the factors; without a validation split, a fifth of all
-            train rows that are read do.
-        whole: the regression with which the model starts; where `part` lacks the rows that decide,
-            the factors are fitted once more to what this one leaves over.
+        part: the regression to whose residuals factors are fitted.
+        judged: other rows, on which factors are chosen; without a validation split, a fifth of all
+            train rows that are read.
+        whole: the regression that the model starts with; if `part` lacks the rows of `judged`, the
+            factors are fitted once more to the residuals of this one.
 
     Returns:
-        The factors; none for another model, or where nothing is gained.
+        The factors; empty for another model, or if they gain nothing.
     """
     schema, model = job.dataset.schema, job.context.model
     if not isinstance(model, WideAndDeep) or model.pair_scale is None or not judged.num_rows:
@@ -59,8 +59,8 @@ def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression)
     wide, wide_columns, read = part.rows, part.columns, whole.rows
     num_rows = min(read.split_rows, _most_rows(read))
     if num_rows > read.num_rows:
-        wide = read = read_sample(job.dataset, "train", num_rows)  # of rare ids each row counts
-        if whole is not part:  # those of before are among these
+        wide = read = read_sample(job.dataset, "train", num_rows)  # for rare ids every row helps
+        if whole is not part:  # these include the rows from before
             wide, judged = read.hold_out()
         wide_columns = Columns(wide, part.columns.tables)
     if wide.num_rows > MANY_ROWS:
@@ -69,7 +69,7 @@ def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression)
             "rows first, which takes from seconds to a minute or two"
         )
     learnt, other = _targets(job, model, part, wide, judged)
-    # each thread has arrays of its own of the vectors of all rows
+    # each thread allocates arrays with the vectors of all rows
     threads = min(torch.get_num_threads(), max(1, MOST_IDS // max(1, wide.num_rows)))
     found = find_factors(
         wide_columns, (wide, learnt), (judged, other), model.pair_width, threads=threads
@@ -86,7 +86,7 @@ def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression)
 
 
 def _most_rows(train: Sample) -> int:
-    """Return how many rows like these have `MOST_IDS` ids: fewer where lists have several."""
+    """Return how many rows have `MOST_IDS` ids at this mean length of lists."""
     num_ids = sum(len(ids.ids_V) for ids in train.ids.values())
     return int(MOST_IDS / max(num_ids / max(1, train.num_rows), len(train.ids)))
 
@@ -94,7 +94,7 @@ def _most_rows(train: Sample) -> int:
 def _targets(
     job: Job, model: WideAndDeep, regression: Regression, *samples: Sample
 ) -> list[list[Target]]:
-    """Return the targets of each sample, of which the first one tells the noise of numbers."""
+    """Return the targets of each sample; the noise of numeric labels comes from the first one."""
     found: list[list[Target]] = []
     for sample in samples:
         x_NC = regression.columns.matrix(sample)
@@ -119,13 +119,13 @@ def _write(
     tensors: Mapping[str, Tensor],
     scales: Mapping[str, Tensor],
 ) -> None:
-    """Write the factors into the vectors of their ids, those of each pair beside the others.
+    """Write the factors into the vectors of their ids, each pair into its own dimensions.
 
     Args:
         found: the factors.
         columns: the ids of each table.
         tensors: of the model, by name.
-        scales: feature -> by what the network sees each number of its vectors, [D].
+        scales: feature -> the factor of each dimension of its vectors in the network, [D].
     """
     start = 0
     for factors in found:

@@ -1,10 +1,9 @@
-"""Refits a regression with a penalty for each feature, which the feature's own weights decide.
+"""Refits a regression with a penalty for each feature, estimated from the feature's weights.
 
-One penalty for all is too weak for the many features that tell nothing, or too strong for the few
-that tell much. Here the weights of a feature have the variance that they are found to have
-(automatic relevance determination, MacKay 1994): fitted again and again, those of a feature that
-tells nothing go to zero. Ids of lists, which are many in a row, have a stronger penalty than others
-where that is better.
+A common penalty is too weak for the many irrelevant features, or too strong for the few important
+ones. Here the prior variance of a feature's weights is estimated from the weights (automatic
+relevance determination, MacKay 1994): over several fits, weights of irrelevant features go to zero.
+Ids of lists, of which a row has many, get a stronger penalty than others if that is better.
 
 N rows, C columns of the matrix, G features: tables of ids, and numbers.
 """
@@ -29,15 +28,15 @@ from runner.training.health.logistic_regression import (
 )
 from runner.training.health.sample import Floats, Ints, Sample
 
-FEWEST_FEATURES = 20  # of fewer, one penalty for all does about as well
-STRENGTHS = (1.0, 3.0)  # of all penalties; each fit starts from the one before
-ROUNDS = 5  # in which penalties and weights settle
-LIST_FACTORS = (10.0, 100.0)  # of the penalty of ids of lists
-# Standard errors of a gain on validation that decide: a penalty for each feature is a choice among
-# so many that chance gains one, and rarely pays where rows are few.
+FEWEST_FEATURES = 20  # with fewer, one penalty for all does about as well
+STRENGTHS = (1.0, 3.0)  # factors of all penalties; each fit starts from the one before
+ROUNDS = 5  # in which penalties and weights converge
+LIST_FACTORS = (10.0, 100.0)  # factors of the penalty of ids of lists
+# Least gain on validation in standard errors: with so many choices of penalties per feature, chance
+# gains one, and they rarely pay with few rows.
 FEATURE_ERRORS, LIST_ERRORS = 2.0, 1.0
-LEAST_SHARE = 1e-8  # of the squares of all weights that a feature has at least
-LEAST_GAIN = 1e-6  # of the loss by one step, relative, below which a fit ends
+LEAST_SHARE = 1e-8  # least share of a feature in the squares of all weights
+LEAST_GAIN = 1e-6  # relative decrease of the loss in a step below which a fit ends
 
 
 def refit_by_feature(
@@ -54,7 +53,7 @@ def refit_by_feature(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: other rows, which decide.
+        judged: other rows, to choose on.
         tasks: columns of the labels, all binary, or all numbers.
         fits: weights and intercept of each task with one penalty for all features.
         is_binary: whether the labels are.
@@ -93,13 +92,13 @@ def refit_lists(
 ) -> Chosen | None:
     """Fit each task with a stronger penalty for the ids of lists, and its own for all others.
 
-    The ids of a history often tell little by themselves, and are as many in a row as it is long:
-    one penalty that is strong enough for them hides what the other ids tell.
+    The ids of a history often have little effect, and a row has many of them: a common penalty that
+    is strong enough for them suppresses the effects of other ids.
 
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: other rows, which decide.
+        judged: other rows, to choose on.
         tasks: columns of the labels, which are binary.
         fits: weights and intercept of each task with one penalty for all ids.
 
@@ -143,7 +142,7 @@ def refit_lists(
 
 
 def _is_clear(gains_N: Floats, weights_N: Floats, errors: float) -> bool:
-    """Tell whether the mean gain of rows is more than so many of its standard errors."""
+    """Tell whether the mean gain of rows exceeds `errors` standard errors."""
     gains_N = gains_N * weights_N
     return bool(gains_N.mean() > errors * gains_N.std() / np.sqrt(len(gains_N)))
 
@@ -157,15 +156,15 @@ def _refit(
     fit: Fit,
     is_binary: bool,
 ) -> tuple[Fit, Floats]:
-    """Fit once more, each feature with the penalty [G] that its weights in the last fit ask for."""
+    """Fit once more, with penalties [G] estimated from the features' weights in the last fit."""
     weights_C, intercept = fit
     sizes_G = np.bincount(features_C).astype(np.float64)
     squares_G = np.bincount(features_C, weights_C**2).astype(np.float64)
-    noise = 1.0  # of a number: the variance that the last fit leaves over
+    noise = 1.0  # for a number the residual variance of the last fit
     if not is_binary:
         error_N = y_N - x_NC @ weights_C - intercept
         noise = max(float(np.average(error_N**2, weights=weights_N)), np.finfo(float).tiny)
-    if not squares_G.any():  # a label's mean: its variance is shared by all features
+    if not squares_G.any():  # the fit is the mean: all features share its variance
         squares_G = noise * sizes_G / len(sizes_G)
     squares_G += LEAST_SHARE * squares_G.sum()
     penalties_G = strength * noise * sizes_G / squares_G

@@ -1,4 +1,4 @@
-"""In which form ids reach a table: the same id as a text, or hashed otherwise, has another row."""
+"""Finds the form of the ids of a table: as a text, or hashed otherwise, an id has another row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FORMS = {"string": "texts", "integer": "integers", "unsigned": "integers"}
 
 
 def read_id_forms(schema: object, folder: Path) -> dict[str, set[str]]:
-    """Return for each table in which forms the ids of its features are, as messages name them.
+    """Return table -> the forms of the ids of its features, as messages name them.
 
     Args:
-        schema: what declares the columns, or its file; without either nothing is known.
+        schema: the declaration of the columns, or its file; without either nothing is known.
         folder: with the transforms that were fitted.
 
     Raises:
@@ -39,7 +39,7 @@ def read_id_forms(schema: object, folder: Path) -> dict[str, set[str]]:
 
 
 def _describe_form(spec: IdSpec, fitted: FittedTransforms) -> str:
-    """Return the form of a feature's ids; empty if it is not known, or makes no difference."""
+    """Return the form of a feature's ids; empty if it is unknown or irrelevant."""
     if spec.encode in ("bucketise", *TIME_PARTS) or (spec.encode == "as_is" and not spec.cross):
         return ""
     types = fitted.id_types

@@ -1,9 +1,9 @@
-"""Starts Wide & Deep as the logistic regression of its train rows, of a number as the linear one.
+"""Starts Wide & Deep as a logistic regression of its train rows, or a linear one for numbers.
 
 Its linear half takes the weights, the last layer of its deep half starts at zero, and dot products
-of vectors start near it, or, with `pairs=fitted`, as what they add to the regression. So at step 0
-the model predicts what these do; the run evaluates it there, and from then on the best checkpoint
-is never worse than that on validation.
+of vectors start near zero or, with `pairs=fitted`, as fitted factors. So at step 0 the model
+predicts as the regression does; the run evaluates it there, and the best checkpoint is never worse
+than that on validation.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from runner.training.warm_start.feature_penalties import refit_by_feature, refit
 
 MOST_ROWS = 100_000
 KEY = "checkpoint.init_linear=true"
-PAIR_INIT = 0.01  # the largest number of a vector, of whose dot products nothing is known yet
+PAIR_INIT = 0.01  # bound of the random vectors whose dot products are not fitted
 
 
 @torch.no_grad()
 def start_linear(job: Job) -> str:
     """Write the weights of the regression into the model; return a line that says so.
 
-    Each task has the weights of its regression, in the scale of the task; tasks that share a linear
-    half have the mean of them.
+    Each task gets the weights of its regression, in the scale of the task; tasks that share a
+    linear half get their mean.
 
     Raises:
-        ConfigError: for a model without the two halves, and several ranks.
+        ConfigError: for a model without the two halves, and on several ranks.
     """
     schema, model = job.dataset.schema, job.context.model
     linear = next((m for m in model.modules() if isinstance(m, FirstOrder)), None)
@@ -54,7 +54,7 @@ def start_linear(job: Job) -> str:
     if job.context.ranks.is_distributed:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
     num_tasks = len(schema.tasks)
-    scales = getattr(model, "scales", [1.0] * num_tasks)  # a net of one's own may have none
+    scales = getattr(model, "scales", [1.0] * num_tasks)  # a user's net may have none
     part, whole, judged, said = _fit_tasks(job, scales)
     columns, fits = whole.columns, whole.fits
     weights_SC = np.stack([weights_C for weights_C, _ in fits])
@@ -92,8 +92,8 @@ def _fit_tasks(
     """Fit each task.
 
     Returns:
-        The regression with which other rows chose the penalties, that of all train rows with these
-        (the same where there is a validation split), the other rows, and what is said of it.
+        The regression whose penalties were chosen on other rows, that of all train rows with these
+        penalties (the same if there is a validation split), the other rows, and a description.
     """
     schema, num_tasks = job.dataset.schema, len(job.dataset.schema.tasks)
     limit = most_train_rows(schema, MOST_ROWS)
@@ -136,7 +136,7 @@ def _fit_tasks(
 def _fit(
     columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]], kind: str
 ) -> tuple[Chosen, str]:
-    """Return weights and intercept of each task, and how they are penalised; empty for a mean.
+    """Return weights and intercept of each task, and a note on the penalty; empty for a mean.
 
     All labels are of one kind: binary, regression, or log for one with a log link.
     """
@@ -147,7 +147,7 @@ def _fit(
     else:
         chosen = fit_numbers(columns, train, judged, tasks, tasks if kind == "log" else ())
     said = "" if chosen.l2 is None else f"with a penalty of {chosen.l2:g}"
-    if judged.num_rows and len(tasks) == len(labels) and kind != "log":  # classes have one for all
+    if judged.num_rows and len(tasks) == len(labels) and kind != "log":  # classes share one penalty
         apart = refit_lists(columns, train, judged, tasks, chosen.fits) if is_binary else None
         if apart:
             chosen, said = apart, "with a stronger penalty for the ids of lists"

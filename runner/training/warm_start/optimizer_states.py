@@ -33,7 +33,7 @@ class MatchedWeights:
 
     source: WarmStartSource
     names: Mapping[str, str]  # ours -> in the source
-    row_maps: Mapping[str, RowMap]  # by our name, where rows change places
+    row_maps: Mapping[str, RowMap]  # by our name, if rows change places
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class _TableStates:
     source: WarmStartSource
     states: Mapping[str, tuple[Tensor, str]]  # our name -> (our live tensor, name in the source)
     rows: RowMap | None  # None: row for row
-    updates: int  # that the source had applied
+    updates: int  # updates that the source had applied
 
 
 def copy_optimizer_states(job: Job, matches: Sequence[MatchedWeights]) -> list[str]:
-    """Copy the states that both runs keep; for a table taken twice, those of the last source.
+    """Copy the states that both runs have; for a table taken twice, those of the last source.
 
     Returns:
         Lines of the report.

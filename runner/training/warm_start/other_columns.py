@@ -1,7 +1,7 @@
-"""Tells which weights of a warm start belong to other columns than they did in the source.
+"""Finds weights of a warm start that belong to other columns than in the source.
 
-The columns of a matrix have no names, only places: two labels that change places get each other's
-last layer, whose shape is the same.
+The columns of a matrix have no names, only positions: two labels that change places get each
+other's last layer, since its shape is the same.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runner.models.layers.embedding import LINEAR_SUFFIX
 
 
 def describe_other_columns(schema: object, source: Path, taken: Collection[str]) -> Iterator[str]:
-    """Yield a line for the labels, the numbers and the ids that weights are taken of by place.
+    """Yield a line for labels, numbers and ids whose weights are taken by position but differ.
 
     Args:
-        schema: what declares our columns, or its file; without either nothing is known.
-        source: the file with the schema of the source; it need not be there.
+        schema: the declaration of our columns, or its file; without either nothing is known.
+        source: the file with the schema of the source, which need not exist.
         taken: names of our weights that are taken.
 
     Raises:

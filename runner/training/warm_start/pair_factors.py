@@ -1,6 +1,6 @@
-"""Finds which ids go with which before the training: factors of pairs of features.
+"""Finds interactions of ids before the training: factors of pairs of features.
 
-A factorization machine (Rendle 2010) is fitted to what a regression leaves over, one pair of
+A factorization machine (Rendle 2010) is fitted to the residuals of a regression, one pair of
 features at a time. Its penalty is a trace norm that is weighted by half (Salakhutdinov and Srebro
 2010, arXiv:1002.2780, alpha = 1/2): the square of a vector counts with the root of the rows that
 have its id. On planted clicks of users who are active to very different degrees, the best strength
@@ -36,20 +36,20 @@ from runner.training.warm_start.factor_rows import (
     dot_products,
 )
 
-# Of each of the two features: ids, and how often one occurs on average.
+# Least number of ids of each of the two features, and their mean count.
 FEWEST_IDS, LEAST_COUNT = 8, 2
 MOST_FEATURES, MOST_FITTED, MOST_PAIRS = 8, 3, 4
-# Of ids that stand together in more rows, on average, a network learns it by itself.
+# Mean rows of a pair of ids; a network learns interactions of more frequent pairs by itself.
 MOST_ROWS_OF_A_CELL = 4
 RANKS = (2, 4, 8)
-MANY_ROWS = 200_000  # of more, half as many ranks and strengths are tried
+MANY_ROWS = 200_000  # with more, half as many ranks and strengths are tried
 # of the strength from which on chance alone leaves all vectors at zero; each starts from the last
 STRENGTHS = (0.9, 0.75, 0.6, 0.5, 0.4, 0.3)
-DRAWS, ABOVE_CHANCE = 4, 1.02  # of signs, and the norm of a gradient beside the largest of theirs
-ERRORS = 1.0  # standard errors of the gain on other rows
+DRAWS, ABOVE_CHANCE = 4, 1.02  # of signs; least ratio of the gradient's norm to theirs
+ERRORS = 1.0  # standard errors that the gain on other rows must exceed
 START_SIZE = 0.3  # of the vectors, along the steepest directions
-TOLERANCE, APART = 1e-6, 1e-9  # of squares of norms, relative, and by what equal ones differ
-LEAST_GAIN = 1e-5  # of the loss by one step, relative, below which a fit ends
+TOLERANCE, APART = 1e-6, 1e-9  # relative, of squares of norms; between equal ones
+LEAST_GAIN = 1e-5  # relative decrease of the loss in a step below which a fit ends
 
 LOG = logging.getLogger(__name__)
 
@@ -61,17 +61,17 @@ def find_factors(
     width: int,
     threads: int = 1,
 ) -> list[Factors]:
-    """Find factors of pairs of features, one pair after the other, while other rows gain by them.
+    """Find factors of pairs of features, one pair after the other, while they improve other rows.
 
     Args:
         columns: the ids of each table.
         train: rows to learn from, with their labels.
-        judged: other rows, which decide on pairs, ranks and penalties.
-        width: how many factors all pairs may have together.
-        threads: that fit, which changes no bit of what is found.
+        judged: other rows, on which pairs, ranks and penalties are chosen.
+        width: the most factors of all pairs together.
+        threads: how many fit; the result does not depend on it.
 
     Returns:
-        Factors of the pairs that gain, which share no dimension.
+        Factors of the pairs that gain; no two pairs share a dimension.
     """
     features = _choose_features(columns, train[0])
     learnt, other = (
@@ -85,7 +85,7 @@ def find_factors(
         (a, b)
         for a, b in combinations(features, 2)
         if sizes[a] * sizes[b] >= least
-        # an id that another one decides says nothing that a weight of the other does not say
+        # if one id determines the other, its own weight already expresses the interaction
         and not (ids[a].decides(ids[b]) or ids[b].decides(ids[a]))
     ]
     found: list[Factors] = []
@@ -99,7 +99,7 @@ def find_factors(
                 pairs.remove(factors.pair)
                 width -= factors.rank
                 learnt, other = (rows.add(rows.products(factors)) for rows in (learnt, other))
-        except BaseException:  # such as Ctrl-C: what other threads fit would be waited for
+        except BaseException:  # such as Ctrl-C: end the fits of other threads
             learnt.stop.set()
             raise
     return found
@@ -111,10 +111,10 @@ def fit_factors_again(
     columns_of_found: Columns,
     found: Sequence[Factors],
 ) -> list[Factors]:
-    """Fit the factors that were found in a part of the rows to all of them, from where they are.
+    """Fit factors that were found in a part of the rows to all rows, starting from these factors.
 
-    The penalties stay as they are. Chance alone is about as large in more rows, since the roots of
-    their counts divide it.
+    The penalties stay the same: the effect of chance is about as large with more rows, since it is
+    divided by the roots of their counts.
 
     Args:
         columns: the ids of each table in all rows.
@@ -152,7 +152,7 @@ def _find_pair(
     ranks: Sequence[int],
     pool: ThreadPoolExecutor,
 ) -> Factors | None:
-    """Return the factors of a pair by which other rows gain most; None where they gain nothing."""
+    """Return the factors of the pair that improves other rows most; None if none does."""
     fits = [_PairFit(learnt, pair) for pair in pairs]
     tried = [fit for fit, likely in zip(fits, pool.map(lambda f: f.is_likely, fits)) if likely]
     likely = sorted(tried, key=lambda fit: -fit.above_chance)[:MOST_FITTED]
@@ -170,7 +170,7 @@ def _find_pair(
 
 
 def _choose_features(columns: Columns, train: Sample) -> list[str]:
-    """Return features with enough ids, which occur more than once: those with the most ids.
+    """Return the features with the most ids, among those with enough ids that occur repeatedly.
 
     Features that share a table are left out, since factors give an id one vector for each of them.
     """
@@ -188,8 +188,8 @@ class _PairFit:
     """The factors of one pair, from the strongest penalty on.
 
     Attributes:
-        chance: the strength of a penalty from which on chance alone leaves all vectors at zero.
-        above_chance: the strength from which on the labels do, as a share of it.
+        chance: the least penalty at which all vectors stay zero if labels are random.
+        above_chance: the least penalty at which they stay zero for the labels, divided by `chance`.
     """
 
     def __init__(self, rows: LearntRows, pair: tuple[str, str]) -> None:
@@ -209,12 +209,12 @@ class _PairFit:
 
     @property
     def is_likely(self) -> bool:
-        """Whether the ids go together more than by chance."""
+        """Whether the ids interact more than by chance."""
         return self.above_chance > ABOVE_CHANCE
 
     @cached_property
     def _strengths(self) -> tuple[float, float]:
-        """The two strengths: of chance, and of the labels as a share of it."""
+        """The values of `chance` and `above_chance`."""
         slopes_N, tiny = self.rows.losses(np.zeros(1))[1], float(np.finfo(float).tiny)
         if not slopes_N.any():
             return tiny, 0.0
@@ -230,8 +230,8 @@ class _PairFit:
     def _steepest(self, slopes_N: Floats, count: int) -> tuple[list[Floats], Floats]:
         """Return the directions in which the loss falls most, [C, K] and [M, K], and their norms.
 
-        They are the singular vectors of the gradient by all products of an id of each; all are
-        zero where the features have no row in common, or where none are found.
+        They are the singular vectors of the gradient by the products of all pairs of ids; all are
+        zero if the features have no row in common, or if none are found.
         """
         (first, root_C), (second, root_M) = sides = list(zip(self.ids, self.roots))
         if is_turned := second.size > first.size:
@@ -250,7 +250,7 @@ class _PairFit:
         size = np.linalg.norm(square(start_M)) / np.linalg.norm(start_M)
         v_MK = np.zeros((second.size, count))
         if size > 0:
-            # ARPACK draws at random, of no seed, where vectors of equal norms are all it has left.
+            # ARPACK draws without a seed when only vectors of equal norms are left.
             apart_M = APART * size * draw.random(second.size)
             operator = LinearOperator((second.size, second.size), square, dtype=np.float64)
             try:
@@ -269,9 +269,9 @@ class _PairFit:
     def choose(
         self, rank: int, strengths: Sequence[float], other: LearntRows
     ) -> tuple[Floats, Factors | None]:
-        """Return the least losses of other rows, and the factors of a rank that have them.
+        """Return the least losses of other rows, and the factors of this rank that give them.
 
-        Penalties become weaker until the other rows lose by it.
+        Penalties become weaker until the losses of other rows rise.
         """
         count = min(rank, *(ids.size - 1 for ids in self.ids))
         directions, _ = self._steepest(self.rows.losses(np.zeros(1))[1], count)
@@ -286,7 +286,7 @@ class _PairFit:
         return least_N, best
 
     def fit(self, parts: Sequence[Floats], l2: float) -> tuple[list[Floats], Factors]:
-        """Return the vectors times the roots of their rows, and the factors, by one fit.
+        """Fit once; return the vectors times the roots of their rows, and the factors.
 
         Args:
             parts: the vectors to start from, times the roots of their rows, [C, K] and [M, K].

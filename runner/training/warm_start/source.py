@@ -38,7 +38,7 @@ class RowMap:
 
 @dataclass(frozen=True)
 class ValueRows:
-    """The values that the rows of a table stand for."""
+    """The values that belong to the rows of a table."""
 
     values: np.ndarray  # sorted
     rows: np.ndarray  # of each value
@@ -46,7 +46,7 @@ class ValueRows:
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """A checkpoint, with what the rows of its tables and of ours stand for, by table."""
+    """A checkpoint, with the values of the rows of its tables and of ours, by table."""
 
     saved: Checkpoint
     shapes: Mapping[str, tuple[int, ...]]
@@ -76,7 +76,7 @@ class WarmStartSource:
         return cls(saved, shapes, ours, theirs, job.context.growing, file, own_forms, forms)
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
-        """Return which row of a table of the source each row of ours takes; None: the same row.
+        """Return for each row of our table the row of the source that it takes; None: the same row.
 
         Args:
             name: of our table's weight, as in a checkpoint.
@@ -85,8 +85,8 @@ class WarmStartSource:
             num_theirs: rows of the table of the source.
 
         Raises:
-            ConfigError: if only one of the two tables knows what its rows stand for, or the same
-                id has another row there.
+            ConfigError: if only one of the two tables has known values of rows, or an id has
+                another row there.
         """
         table, other_table = (n.split("/")[1].removesuffix(LINEAR_SUFFIX) for n in (name, other))
         theirs = self.source_values.get(other_table)
@@ -105,7 +105,7 @@ class WarmStartSource:
                 "have other rows; the same `input` (integer, string), `salt` and `num_rows` in "
                 "both schemas make them match, or columns of the same type"
             )
-        ours = self._own_values(table, theirs)  # which changes a growing table
+        ours = self._own_values(table, theirs)  # this changes a growing table
         if ours is None or theirs is None:
             return None
         if num_ours == num_theirs and _are_equal(ours, theirs):
@@ -120,7 +120,7 @@ class WarmStartSource:
         )
 
     def _own_values(self, table: str, theirs: ValueRows | None) -> ValueRows | None:
-        """Return what our rows stand for; an empty growing table takes the ids of the source."""
+        """Return the values of our rows; an empty growing table takes the ids of the source."""
         if self.growing is None or table not in self.growing.maps:
             return self.own_values.get(table)
         if theirs is not None:
@@ -144,10 +144,10 @@ def copy_matched_tensors(
     """Copy tensors of the source into tensors of this run, in place.
 
     Args:
-        source: where they are read.
+        source: the checkpoint that they are read from.
         matched: our name -> (our live tensor, the name in the source).
-        row_maps: for tensors whose rows change places, by our name; those are read whole, one at a
-            time.
+        row_maps: our name -> the map of a tensor whose rows change places; such tensors are read
+            whole, one at a time.
     """
     whole: dict[str, Tensor] = {}
     for name, (tensor, other) in matched.items():
@@ -155,7 +155,7 @@ def copy_matched_tensors(
             if other in whole:  # two of our tensors start from the same one
                 load_tensors(source.saved, {other: tensor}, partial=True, convert=True)
             whole.setdefault(other, tensor)
-    # rows of tables may be of 16 bits
+    # rows of tables may have 16 bits
     load_tensors(source.saved, whole, partial=True, convert=True)
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
@@ -178,7 +178,7 @@ def _vocabularies(folder: Path) -> dict[str, ValueRows]:
 
 
 def _growing_values(saved: Checkpoint, names: Iterable[str]) -> dict[str, ValueRows]:
-    """Return what the rows of a checkpoint's growing tables stand for."""
+    """Return the values of the rows of a checkpoint's growing tables."""
     maps = [n for n in names if n.startswith(GROWING_PREFIX) and n.endswith("/ids")]
     return {
         name.removeprefix(GROWING_PREFIX).removesuffix("/ids"): _values_of_rows(ids.numpy())

@@ -1,7 +1,7 @@
-"""Warm start: takes weights of other runs, all or some, also where their names differ.
+"""Warm start: takes all or some weights of other runs, also if their names differ.
 
-Where both runs have a vocabulary for a table, a row is taken by the value that it stands for,
-whatever its number in the source; where neither has one, row for row.
+If both runs have a vocabulary for a table, rows are matched by value, whatever their number in the
+source; if neither has one, by number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def warm_start(job: Job) -> str:
     """Copy the weights that `checkpoint.init_*` names; the run still starts at step 0.
 
     Returns:
-        A report: what was taken, and what was not.
+        A report of the weights that were taken, and of those that were not.
 
     Raises:
         ConfigError: for a name that does not exist, and if nothing matches.
@@ -67,10 +67,10 @@ def map_weight_names(
     Args:
         names: of our weights.
         init_names: `checkpoint.init_names`: a name or a prefix of names -> its replacement. The
-            longest prefix that fits counts; names without one stay.
+            longest matching prefix counts; other names stay.
 
     Raises:
-        ConfigError: for a key that is the prefix of no name.
+        ConfigError: for a key that is no prefix of any name.
     """
     names = list(names)
     for key in init_names:
@@ -174,7 +174,7 @@ def _match_averages(
 def _match(
     source: WarmStartSource, name: str, other: str, tensor: Tensor
 ) -> tuple[str, RowMap | None]:
-    """Return why a weight cannot be taken, or nothing; and its row map, if rows change places."""
+    """Return why a weight cannot be taken, or empty; and its row map, if rows change places."""
     if other not in source.shapes:
         looked_for = f" ({other})" if other != name else ""
         return f"not in the source, newly initialised: {name}{looked_for}", None
