@@ -1,4 +1,4 @@
-"""Tables of several engines as one, such as those of groups with different optimizers.
+"""Combines tables of several engines, such as those of groups with different optimizers.
 
 E width of all pooled embeddings.
 """
@@ -36,7 +36,7 @@ class CompositeTables(EmbeddingTables):
         self._members = list(members)
         index = {name: i for i, name in enumerate(layout.feature_order)}
         self._features = [[index[name] for name in m.layout.feature_order] for m in members]
-        # as tensors, too: the host would wait for the copy of a list to a GPU
+        # also as tensors: the host would wait while a list is copied to a GPU
         self._features_F = [
             torch.tensor(f, dtype=torch.int32, device=device) for f in self._features
         ]

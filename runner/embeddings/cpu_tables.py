@@ -1,8 +1,8 @@
 """Tables on CPU with our own row updates, for the optimizers that FBGEMM's CPU kernels lack.
 
-The look-up is FBGEMM's; meanwhile another thread, if there is one, sorts (row, bag) pairs. The
-backward sums the gradients of equal rows in that order, and updates the rows of the batch. A row is
-summed and updated by one thread: the same bits on any number of threads.
+The look-up is FBGEMM's; meanwhile a second thread, if available, sorts (row, bag) pairs. The
+backward sums the gradients of equal rows in that order, and updates the rows of the batch. Each row
+is summed and updated by one thread, so that results do not depend on the number of threads.
 B batch, F features, V values, R rows stored, U distinct rows of a batch, N bags, D width.
 """
 
@@ -27,7 +27,7 @@ from runner.optim.settings import SparseSettings
 
 RunAll = Callable[[Iterable[Callable[[], object]]], None]
 
-# Weights of the rows that are updated at a time. Fewer would stay in a core's own cache, but make
+# Weights of the rows that are updated at a time. Fewer would fit into a core's own cache, but make
 # many short operations, after which threads wait for each other: two take twice as long at 65,536.
 _CHUNK_WEIGHTS = 524_288
 
@@ -44,7 +44,7 @@ class _WidthGroup:
     rounding: RowRounding | None  # None: weights are stored in fp32
 
 
-# ids, and the groups that have them
+# the ids, and the groups that share them
 _Sorted = tuple[SortedIds, list[_WidthGroup]]
 
 
@@ -62,10 +62,10 @@ class CpuTables(RowUpdateTables):
         self._num_parts = 1
 
     def use_threads(self, run_all: RunAll, num_threads: int) -> None:
-        """Update rows by several threads, with the same bits.
+        """Update rows by several threads, with the same results bit for bit.
 
         Args:
-            run_all: calls functions of one thread each.
+            run_all: calls functions, each in one thread.
             num_threads: how many it calls at a time.
         """
         self._run_all, self._num_parts = run_all, num_threads
@@ -134,7 +134,7 @@ class CpuTables(RowUpdateTables):
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
     ) -> tuple[Tensor, RowUpdate]:
         ids = values_V, offsets, weights_V
-        if self._num_parts == 1:  # sorted where they are used, they are still in the caches
+        if self._num_parts == 1:  # sorted just before their use, they are still in the caches
             return self._look_up_only(*ids), lambda *step: self._update(self._sort(*ids), *step)
         pooled: list[Tensor] = []
         found: list[_Sorted] = []
@@ -147,7 +147,7 @@ class CpuTables(RowUpdateTables):
         return pooled[0], partial(self._update, found)
 
     def _sort(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> list[_Sorted]:
-        """Sort ids, of which the look-up alone knows whether they are inside their tables."""
+        """Sort ids; only the look-up checks whether they are inside their tables."""
         if values_V.numel() == 0:
             return []
         size = (len(offsets) - 1) // len(self.layout.table_of)
@@ -159,9 +159,9 @@ class CpuTables(RowUpdateTables):
         ]
 
     def _groups_with_equal_ids(self, ids: LookupIds) -> list[list[_WidthGroup]]:
-        """Return all groups, together those whose ids are sorted once.
+        """Return lists of groups with equal ids, which are sorted once for each list.
 
-        The weights of a first-order term, for one, are tables of their own with the same ids.
+        The weights of a first-order term, for example, are separate tables with the same ids.
         """
         found: list[list[_WidthGroup]] = []
         for group in self._groups:
@@ -185,7 +185,7 @@ class CpuTables(RowUpdateTables):
     def _update_rows(
         self, group: _WidthGroup, ids: SortedIds, part: slice, grad_ND: Tensor, update: UpdateStep
     ) -> None:
-        """Update a part of the distinct rows, so many at a time that they stay in the caches."""
+        """Update a part of the distinct rows in chunks that fit into the caches."""
         chunk = max(1, _CHUNK_WEIGHTS // group.dim // ALIGNED_ROWS) * ALIGNED_ROWS
         for start in range(part.start, part.stop, chunk):
             rows = slice(start, min(start + chunk, part.stop))
@@ -220,7 +220,7 @@ def _sum_gradients(ids: SortedIds, rows: slice, grad_ND: Tensor) -> Tensor:
 
 
 def run_one_by_one(works: Iterable[Callable[[], object]]) -> None:
-    """Call each of some functions that may be called in any order."""
+    """Call functions one after another; their order does not matter."""
     for work in works:
         work()
 

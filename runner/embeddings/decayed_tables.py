@@ -3,8 +3,8 @@
 Every update multiplies every weight by f = 1 - lr l2 and moves the looked-up rows by -lr g. Here
 the weights are w = c v with one number c for all tables: an update sets c' = c f and moves only
 looked-up rows, by v' = v - (lr / c') g, so that w' = c' v' = f w - lr g. A row that is looked up
-again has all decays that it has missed, in closed form. No other rule allows that: the states of
-the others change with every penalised gradient.
+again has all decays that it has missed, in closed form. No other rule allows that, since the states
+of other rules change with every penalised gradient.
 E width of all pooled embeddings, B batch.
 """
 
@@ -21,24 +21,24 @@ from runner.distributed.shards import LocalShard, LocalShards, local_tensors
 from runner.embeddings.interface import EmbeddingTables, WrappedTables
 from runner.errors import ConfigError
 
-_LEAST_SCALE = 1e-3  # below it, c goes into the stored numbers, in one pass over all rows
+_LEAST_SCALE = 1e-3  # below it, c is multiplied into the stored numbers, in one pass over all rows
 
 
 class DecayedTables(WrappedTables):
     """The tables of another engine under plain SGD, with L2 of all rows.
 
-    `state` has copies of the weights, so a save needs the memory of the tables twice. What is
-    written into them counts after `take_over_weights`. `resume_state` has v and c, from which a
-    training goes on bit for bit.
+    `state` returns copies of the weights, so a save needs the memory of the tables twice. Values
+    written into them take effect by `take_over_weights`. `resume_state` has v and c, from which a
+    training continues bit for bit.
     """
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
         super().__init__(engine, device=device)
         assert self.settings.kind == "sgd" and not self.settings.every_row, self.settings
-        # c of each table on the host: it is the same, unless a resume has put groups together
+        # c of each table on the host: equal, unless a resume has merged groups
         self._scale_T = torch.ones(len(self.layout.tables), dtype=torch.float64)
         self._next_scale = 1.0
-        self._copies: dict[str, Tensor] = {}  # what `state` returned last
+        self._copies: dict[str, Tensor] = {}  # the last result of `state`
         self._lr_and_step: tuple[float, int] | None = None  # of the coming update
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
@@ -125,7 +125,7 @@ def _times(tensor: Tensor, scale: float) -> Tensor:
 
 
 def decay_whole_tables(tables: EmbeddingTables, *, device: torch.device) -> EmbeddingTables:
-    """Return the tables with L2 of all rows, if their settings ask for it and no engine does it."""
+    """Wrap tables to apply L2 to all rows, if their settings ask for it and no engine does it."""
     if tables.settings.l2_tables and not tables.settings.every_row:
         return DecayedTables(tables, device=device)
     return tables

@@ -1,7 +1,7 @@
-"""Tables whose every row takes part in every update, as parameters under `torch.optim` do.
+"""Tables of which all rows are updated at every update, like parameters under `torch.optim`.
 
-The moments of a row that no example has looked up decay, it moves by what is left of them, and the
-L2 penalty of whole tables reaches it. An update passes over all rows, so this is for small tables.
+A row that no example has looked up moves by its decaying moments, and has the L2 penalty of whole
+tables. An update passes over all rows, so this is for small tables.
 R rows, D width, B batch, E width of all pooled embeddings.
 """
 
@@ -18,7 +18,7 @@ from runner.embeddings.row_update_tables import RowUpdate, RowUpdateTables
 from runner.embeddings.row_updates import STATE_NAMES, UPDATE_RULES, UpdateStep, state_shape
 from runner.optim.settings import SparseSettings
 
-# rows of zeros that SGD of this rate updates hold the sums of the gradients afterwards
+# SGD of this rate on rows of zeros leaves the sums of the gradients in them
 _SUMS_GRADIENTS = SparseSettings(kind="sgd", lr=-1.0)
 
 

@@ -1,9 +1,9 @@
-"""Tables that lie in scratch files: the memory of the machine holds the pages that are read often.
+"""Tables in scratch files, of which memory caches the pages that are read often.
 
-Weights and states are maps of files, so that the kernels are those of tables in memory, with the
-same bits. The files have no name: the system frees them when the process ends, however it ends. The
-checkpoint is what lasts.
-F features, V ids of a look-up, H those whose rows are in one file.
+Weights and states are memory-mapped, so that the kernels are those of tables in memory, with the
+same results. The files have no name: the system frees them when the process ends, however it ends.
+Only checkpoints last.
+F features, V ids of a look-up, H ids whose rows are in one file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUM_READERS = 16
 def _map(like: Tensor, folder: Path) -> Tensor | None:
     """Return zeros of the shape and dtype of a tensor, in a file that the disk has room for.
 
-    Small tensors are left to be made as usual.
+    None for small tensors, which are allocated as usual.
     """
     if like.nbytes < _MIN_BYTES:
         return None
@@ -107,7 +107,7 @@ class DiskTables(WrappedTables):
         for region in self._regions:
             if not (region.has_weights or torch.is_grad_enabled()):
                 continue
-            # an id outside its table is refused by the look-up itself
+            # the look-up itself refuses an id outside its table
             is_here_V = (values_V >= 0) & (values_V < region.num_rows_F[feature_V])
             feature_H = feature_V[is_here_V]
             places_H = values_V[is_here_V] * region.row_bytes_F[feature_H]

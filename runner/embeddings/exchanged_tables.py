@@ -1,8 +1,8 @@
-"""Tables over ranks by our own exchange, where TorchRec has no exact way.
+"""Tables over ranks by our own exchange, where TorchRec has no exact implementation.
 
-It serves optimizers for which FBGEMM has no CPU kernel, and copies of a table on every rank, which
-TorchRec would give to the dense optimizer. Each rank steps its rows once an update, from the ids
-and gradients of all ranks in their order, so the sums equal those of one process with all rows.
+It serves optimizers for which FBGEMM has no CPU kernel, and replicated tables, which TorchRec would
+give to the dense optimizer. Each rank updates its rows once per update, from the ids and gradients
+of all ranks in order of ranks, so that the sums equal those of one process with all rows.
 B batch of this rank, N batches of all ranks one after another, F features, W ranks, E width of all
 pooled embeddings, V values of a jagged tensor.
 """
@@ -103,13 +103,13 @@ class RowShardedTables(WrappedTables):
             layout: the whole tables.
             settings: their optimizer.
             ranks: all ranks that share the tables.
-            device: where the rows of this rank are.
+            device: of the rows of this rank.
             plans: the plan by table, for `placement`.
             row_ranges: by table, the rows of every rank, in order and without gaps.
-            scratch: a folder for files in which the rows lie; None: they lie in memory.
+            scratch: a folder for files with the rows; None: they are in memory.
         """
         local = {name: ranges[ranks.rank] for name, ranges in row_ranges.items()}
-        # a rank without rows of a table has one that is never read, since engines need at least one
+        # a rank without rows of a table stores an unused one, since engines need at least one
         local_specs = [
             replace(
                 t, num_rows=max(1, local[t.name][1] - local[t.name][0]), first_row=local[t.name][0]
@@ -155,7 +155,7 @@ class RowShardedTables(WrappedTables):
 
 
 class _RowShardedLookup(torch.autograd.Function):
-    """A look-up in which every rank pools its rows for all batches, and each batch gets the sum."""
+    """A look-up in which each rank pools its rows for all batches; each batch gets the sum."""
 
     @staticmethod
     def forward(
@@ -171,7 +171,7 @@ class _RowShardedLookup(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[None, ...]:
         grads_NE = ctx.tables._exchange.send_gradients(grad_BE, ctx.sizes)
-        ctx.pooled_NE.backward(grads_NE)  # steps the rows of this rank
+        ctx.pooled_NE.backward(grads_NE)  # updates the rows of this rank
         return None, None, None
 
 
@@ -181,7 +181,7 @@ def all_gather_ids(kjt: KeyedJaggedTensor, ranks: Ranks) -> tuple[KeyedJaggedTen
     Collective.
 
     Returns:
-        the joined batch, and how many rows of it each rank has given.
+        The joined batch, and the number of its rows from each rank.
     """
     sent_FB = kjt.lengths().to(torch.int32)
     lengths_FB = [t.view(len(kjt.keys()), -1) for t in ranks.all_gather_rows(sent_FB)]

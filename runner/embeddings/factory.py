@@ -32,7 +32,7 @@ from runner.errors import ConfigError
 from runner.machine.cores import cpu_name
 from runner.optim.settings import EVERY_ROW_LIMIT, SparseSettings
 
-SLOW_FROM_S = 120e-9  # a row; our own row updates take 60 to 120 ns
+SLOW_FROM_S = 120e-9  # per row; our own row updates take 60 to 120 ns
 _NUM_ROWS, _WIDTH = 512, 8
 _REPEATS = 5
 
@@ -54,7 +54,7 @@ def build_tables(
         settings: the optimizer of the tables.
         seed: determines the initial weights.
         device: where the tables are.
-        scratch: a folder for files in which all of them lie; None: they lie in memory.
+        scratch: a folder for files with all tables; None: they are in memory.
 
     Raises:
         ConfigError: if there are no tables, or the disk has too little room for them.
@@ -99,7 +99,7 @@ def build_uninitialized_tables(
 ) -> EmbeddingTables:
     """Build tables on the fastest engine of the device, with their weights not yet set.
 
-    With `scratch`, a folder, they lie in files there.
+    With a folder as `scratch`, they are in files there.
 
     Raises:
         ConfigError: for 16-bit rows on a GPU, and for a disk with too little room.
@@ -132,7 +132,7 @@ def _build_in_memory(
 
 
 def with_rounding_seed(settings: SparseSettings, seed: int) -> SparseSettings:
-    """Return the settings with what the rounding of 16-bit rows depends on; others as they are."""
+    """Return the settings with the seed of the rounding of 16-bit rows, if they have it."""
     return replace(settings, rounding_seed=seed) if settings.is_16_bit else settings
 
 
@@ -150,12 +150,12 @@ def check_table_specs(specs: Sequence[TableSpec]) -> None:
 
 
 def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where: str) -> None:
-    """Check that tables whose every row is stepped at every update are small enough for it.
+    """Check that tables of which every row is updated at every update are small enough for that.
 
     Args:
         specs: the tables.
         settings: their optimizer.
-        where: its dotted key, for the message.
+        where: the dotted key of the settings, for the message.
 
     Raises:
         ConfigError: naming the largest table, if it is too large.
@@ -171,11 +171,11 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
 
 
 def prefers_fbgemm(kind: str, specs: Iterable[TableSpec]) -> bool:
-    """Return whether FBGEMM's CPU kernel of an optimizer updates tables, and not our own code.
+    """Return whether to update tables by FBGEMM's CPU kernel of an optimizer, not by our own code.
 
-    Of row-wise Adagrad both give the same bits, so that the faster one may, but for a table that
-    several features share: for such tables the processor's name decides, since a busy machine can
-    measure either and a resume could differ by rounding. Adagrad is scalar code in FBGEMM, which
+    For row-wise Adagrad both give the same bits, so the faster one is used, unless several features
+    share a table: then the processor's name decides, since a busy machine can measure either, and a
+    resume could differ by rounding. Adagrad is scalar code in FBGEMM, which
     takes 1.1 to 1.5 times as long as ours.
     """
     if kind != "rowwise_adagrad":
@@ -187,10 +187,10 @@ def prefers_fbgemm(kind: str, specs: Iterable[TableSpec]) -> bool:
 
 @cache
 def adagrad_row_s() -> float:
-    """Return by how many seconds an update of a row by row-wise Adagrad is longer than by SGD.
+    """Return by how many seconds an update of a row by row-wise Adagrad is slower than by SGD.
 
-    It is measured once in a process, in some five milliseconds, by the processor time of one
-    thread, so that others on the machine do not count.
+    It is measured once per process, in some five milliseconds, by the processor time of one thread,
+    which other processes do not change.
     """
     ids, offsets = torch.arange(_NUM_ROWS), torch.arange(_NUM_ROWS + 1)
     layout = make_layout([TableSpec("probe", _NUM_ROWS, _WIDTH, ("ids",))], ["ids"], by_dim=False)

@@ -24,7 +24,7 @@ from runner.embeddings.row_updates import STATE_NAMES
 from runner.embeddings.sharding_settings import FBGEMM_CPU_KINDS
 from runner.optim.settings import SparseSettings
 
-# Its kernels for GPUs say how they were built: that Adam's is not tuned, and what a B200 would have
+# Its kernels for GPUs log how they were built: that Adam's is not tuned, and what a B200 would have
 for said in (r"\s*\S*\s*\[FBGEMM_GPU\] NOTE: The training optimizer", "TBE B200 optimization"):
     warnings.filterwarnings("ignore", said, UserWarning)
 
@@ -110,7 +110,7 @@ def _kernel(
         output_dtype=SparseType.FP32,
         stochastic_rounding=False,  # `CpuTables` rounds 16-bit rows, by the number of the update
         pooling_mode=PoolingMode.SUM,
-        # on CPU the look-up itself refuses an id outside its table; on CUDA it would read beyond
+        # on CPU the look-up refuses an id outside its table; on CUDA it would read out of bounds
         bounds_check_mode=BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
         device=device,
     )

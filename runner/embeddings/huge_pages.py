@@ -1,4 +1,4 @@
-"""Where the memory of tables comes from, and huge pages for large ones."""
+"""Allocates the memory of tables, in huge pages for large ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIN_HUGE_PAGE_BYTES = 1 << 29
 
 
 class ZerosFrom(TorchFunctionMode):
-    """Lets `torch.zeros` ask for its memory: FBGEMM and our engines get that of tables from it.
+    """Makes `torch.zeros`, by which FBGEMM and our engines allocate tables, call an allocator.
 
     Args:
         allocate: returns zeros of the shape and dtype of a meta tensor; None for a usual tensor.
@@ -41,8 +41,8 @@ class ZerosFrom(TorchFunctionMode):
 def zeros_in_huge_pages(like: Tensor) -> Tensor | None:
     """Return zeros in huge pages if they are large; see `ZerosFrom`.
 
-    The system is asked before the memory is written to for the first time: it then gives it in huge
-    pages, a gigabyte in 0.3 s instead of 1.5 s, and has nothing to move later.
+    Huge pages are requested before the first write: the system then allocates a gigabyte in 0.3 s
+    instead of 1.5 s, and has nothing to move later.
     """
     if like.nbytes < MIN_HUGE_PAGE_BYTES:
         return None

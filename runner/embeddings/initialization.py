@@ -23,9 +23,9 @@ _DRAWS = ContextVar("draws", default=True)
 
 @contextmanager
 def without_initial_weights() -> Iterator[None]:
-    """Leave the weights of tables that are built here undefined: a checkpoint has all of them.
+    """Leave the weights of tables built in the block undefined: a checkpoint has all of them.
 
-    A gigabyte of initial weights takes 0.7 s to draw.
+    Drawing a gigabyte of initial weights takes 0.7 s.
     """
     token = _DRAWS.set(False)
     try:
@@ -64,7 +64,7 @@ def init_rows_(
     for block in range(first_row // BLOCK_ROWS, (last_row - 1) // BLOCK_ROWS + 1):
         start = block * BLOCK_ROWS
         stop = min(start + BLOCK_ROWS, num_rows)
-        # a whole block is always drawn, so that its rows do not depend on where a shard begins
+        # whole blocks are drawn, so that rows do not depend on where a shard begins
         rows_BD = torch.empty(stop - start, weight_RD.shape[1])
         rows_BD.uniform_(-bound, bound, generator=_generator(seed, table, block))
         low, high = max(start, first_row), min(stop, last_row)
@@ -72,13 +72,13 @@ def init_rows_(
 
 
 def draw_row_weights(num_rows: int, spec: TableSpec, *, seed: int, draw: int) -> Tensor:
-    """Return initial weights for rows that begin anew, [rows, D], on the CPU.
+    """Return initial weights for rows that are reset, [rows, D], on the CPU.
 
     Args:
         num_rows: how many rows.
         spec: of their table.
         seed: of the run.
-        draw: number of the draw; each has weights of its own.
+        draw: number of the draw; each has different weights.
     """
     weight_RD = torch.empty(num_rows, spec.dim)
     bound = math.sqrt(1.0 / spec.num_rows) if spec.init_bound is None else spec.init_bound

@@ -31,9 +31,9 @@ class TableSpec:
     weighted: bool = False  # ids have weights; then those of all tables of a batch have them
     # mean number of ids in a row of each feature, for the planner; (): 1 for each
     mean_lengths: tuple[float, ...] = ()
-    padding: int = 0  # how many of the `dim` columns, the last ones, hold nothing: `PaddedTables`
-    first_row: int = 0  # of a shard that an engine holds as a table: its first row in the whole
-    equal_columns: int = 1  # how many columns side by side stand for one weight: `FirstOrder`
+    padding: int = 0  # how many of the last of the `dim` columns are padding: `PaddedTables`
+    first_row: int = 0  # of a shard stored as a table: its first row in the whole table
+    equal_columns: int = 1  # how many adjacent columns represent one weight: `FirstOrder`
 
     @property
     def true_dim(self) -> int:
@@ -64,15 +64,15 @@ class Layout:
 def make_layout(
     specs: Sequence[TableSpec], feature_order: Sequence[str], *, by_dim: bool
 ) -> Layout:
-    """Order tables by first use, with the features of a table side by side.
+    """Order tables by first use, with the features of a table adjacent.
 
-    FBGEMM's CPU kernels step a table once for each run of its features, so a table whose features
-    are not side by side would be stepped twice in one update.
+    FBGEMM's CPU kernels update a table once for each run of its features, so a table whose features
+    are not adjacent would be updated twice in one update.
 
     Args:
         specs: the tables.
         feature_order: the features in the order of the batches.
-        by_dim: whether tables of equal width are side by side, too.
+        by_dim: whether tables of equal width are adjacent, too.
     """
     table_of = {name: spec for spec in specs for name in spec.features}
     assert len(table_of) == sum(len(s.features) for s in specs), (
@@ -158,7 +158,7 @@ class EmbeddingTables(nn.Module):
         """
         assert kjt.keys() == self._keys, f"the keys are {kjt.keys()}, not {self._keys}"
         if torch.is_inference_mode_enabled():
-            # FBGEMM's operators exist behind autograd only, which inference mode skips
+            # FBGEMM's operators are registered for autograd only, which inference mode skips
             with torch.inference_mode(False), torch.no_grad():
                 return self._pool(kjt)
         return self._pool(kjt)
@@ -180,7 +180,7 @@ class EmbeddingTables(nn.Module):
     def set_lr_and_step(self, lr: float, step: int) -> None:
         """Set rate and number (from 1) of the coming update. Call it before the look-up.
 
-        FBGEMM's kernels read both when they look up, not when they update, and so do all tables.
+        Like FBGEMM's kernels, all tables read both at the look-up, not at the update.
         """
         raise NotImplementedError
 
@@ -189,13 +189,13 @@ class EmbeddingTables(nn.Module):
         raise NotImplementedError
 
     def resume_state(self) -> dict[str, Tensor]:
-        """Return further live tensors that a training goes on from, and nothing else reads."""
+        """Return further live tensors that only a resumed training needs."""
         return {}
 
     def take_over_weights(self) -> None:
-        """Train on from the weights that have been written into the tensors of `state`.
+        """Use the weights that have been written into the tensors of `state` from now on.
 
-        Call it after weights alone were loaded, on every rank.
+        Call it on every rank after weights were loaded without `resume_state`.
         """
 
     def placement(self) -> list[Placement]:
@@ -225,7 +225,7 @@ class EmbeddingTables(nn.Module):
 
 
 class WrappedTables(EmbeddingTables):
-    """The tables of another engine, to which they leave what they do not change.
+    """A wrapper of the tables of another engine, to which it delegates what it does not change.
 
     Methods are collective where those of the engine are.
     """
@@ -238,7 +238,7 @@ class WrappedTables(EmbeddingTables):
         *,
         device: torch.device,
     ) -> None:
-        """Wrap tables; layout and settings are those of the engine where they are None."""
+        """Wrap tables; None stands for the layout or settings of the engine."""
         super().__init__(layout or engine.layout, settings or engine.settings, device)
         self._engine = engine
 
@@ -285,7 +285,7 @@ def column_orders(
     """Return the orders of columns (given -> wanted, wanted -> given) for `permute_columns`.
 
     Args:
-        keys: names of the blocks of columns, side by side.
+        keys: names of the adjacent blocks of columns.
         widths: of these blocks.
         wanted: the same names in another order.
         device: of the orders.

@@ -1,4 +1,4 @@
-"""The memory that tables take on each rank, and whether a device has it.
+"""Checks that the memory of tables fits on the device of each rank.
 
 TorchRec's planner checks the tables that it places; the tables of our own exchange are checked
 here.
@@ -40,7 +40,7 @@ def table_bytes_per_rank(
 
     Tables that the plan leaves on disk need no memory.
 
-    Where every row is updated, there is a gradient of each weight, too.
+    Where every row is updated, gradients of all weights count, too.
     """
     rowwise, states = ROWWISE_STATES.get(settings.kind, ()), STATE_NAMES[settings.kind]
     num_full = settings.every_row + sum(name not in rowwise for name in states)

@@ -1,7 +1,7 @@
 """Tables of any width on engines whose kernels store multiples of 4.
 
-The rest of a stored row is padding: 0, with a gradient of 0, so every rule leaves it 0 and every
-norm of a row stays what it is. It shows in no look-up, checkpoint or placement.
+The rest of a stored row is padding: 0, with a gradient of 0, so every rule leaves it 0 and norms of
+rows do not change. It appears in no look-up, checkpoint or placement.
 
 A mean over the stored row would differ, though. Where a rule keeps the mean of squared gradients of
 a row, the gradient is multiplied by k = sqrt(stored width / width), so that this state is the mean
@@ -37,7 +37,7 @@ from runner.optim.settings import SparseSettings
 
 STORED_MULTIPLE = 4  # of the widths that FBGEMM's kernels take
 
-# From specifications, the order of the features and the settings of one rule
+# Builds tables from specifications, the order of the features and the settings of one rule
 BuildTables = Callable[[Sequence[TableSpec], Sequence[str], SparseSettings], EmbeddingTables]
 
 
@@ -98,7 +98,7 @@ class PaddedTables(WrappedTables):
             layout: with the true widths.
             settings: the optimizer of the tables.
             engine: has the stored widths, and settings for gradients times `scale`.
-            scale: what gradients are multiplied with.
+            scale: the factor of gradients.
             device: where the tables are.
         """
         super().__init__(engine, layout, settings, device=device)
@@ -194,7 +194,7 @@ def _gradient_scale(spec: TableSpec, kind: str) -> float:
 
 
 def _scaled_settings(settings: SparseSettings, scale: float) -> SparseSettings:
-    """Return settings under which decay and penalty are the same with scaled gradients and rate."""
+    """Return settings with the same decay and penalty under scaled gradients and rate."""
     return replace(
         settings, weight_decay=settings.weight_decay * scale, l2_tables=settings.l2_tables * scale
     )

@@ -1,4 +1,4 @@
-"""Construction of tables on several ranks: which engine has which table, and initial weights."""
+"""Builds tables on several ranks: chooses the engine of each table, and sets initial weights."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def shard_tables(
         seed: determines the initial weights.
         device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
-        used_bytes: bytes that other tables take already on each rank; those of these are added.
+        used_bytes: bytes that other tables use on each rank; those of these tables are added.
         scratch: a folder for the files of tables whose plan is disk.
 
     Raises:
@@ -127,7 +127,7 @@ def _shard_stored_tables(
     if sharded and uses_exchange:
         members.append(exchange(layout_of(sharded), plans=plans, row_ranges=row_ranges))
     elif sharded:
-        # which imports all of TorchRec
+        # imports all of TorchRec
         from runner.embeddings.torchrec_tables import TorchRecTables
 
         by_torchrec = TorchRecTables(
@@ -186,7 +186,7 @@ def _exchange_plans(
 ) -> tuple[dict[str, str], dict[str, list[RowRange]]]:
     """Return the plans and row ranges of our own exchange.
 
-    A table lies whole on a rank, in equal blocks on the ranks of a node, or in equal blocks on all.
+    A table is whole on one rank, in equal blocks on the ranks of a node, or in equal blocks on all.
     """
     groups = {
         "table_wise": 1,

@@ -53,7 +53,7 @@ def make_sharding_plan(
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size,
-        # TorchRec's reservation ignores the memory of a CPU; the topology is less the reserve
+        # TorchRec's reservation ignores the memory of a CPU, so the topology excludes the reserve
         storage_reservation=FixedPercentageStorageReservation(0.0),
         constraints={s.name: _constraint(s, sharding, topology.world_size) for s in layout.tables},
         debug=False,

@@ -26,7 +26,7 @@ RowUpdate = Callable[[UpdateStep, Tensor], None]  # the tensor is the gradient, 
 
 
 class RowUpdateTables(EmbeddingTables):
-    """Tables with one rule of `row_updates`; an engine says how it looks up and updates."""
+    """Tables with one rule of `row_updates`; subclasses implement look-up and update."""
 
     def __init__(self, layout: Layout, settings: SparseSettings, device: torch.device) -> None:
         super().__init__(layout, settings, device)
@@ -51,7 +51,7 @@ class RowUpdateTables(EmbeddingTables):
     def _look_up_to_update(
         self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None
     ) -> tuple[Tensor, RowUpdate]:
-        """Return the pooled embeddings, and what updates the rows that were looked up."""
+        """Return the pooled embeddings, and the function that updates the looked-up rows."""
         raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ def put_rows(tensor: Tensor, rows_U: Tensor, values: Tensor) -> None:
 
     Args:
         tensor: contiguous, on CPU, of any type.
-        rows_U: int64, in [0, R), each once; a row beyond is not noticed.
+        rows_U: int64, in [0, R), each once; rows out of range are not detected.
         values: the new rows, [U] or [U, D].
     """
     np.put(_items(tensor), rows_U.numpy(), _items(values), mode="clip")

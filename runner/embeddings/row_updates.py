@@ -31,7 +31,7 @@ STATE_NAMES: dict[str, tuple[str, ...]] = {
     "partial_rowwise_adam": ("exp_avg", "exp_avg_sq"),
     "partial_rowwise_lamb": ("exp_avg", "exp_avg_sq"),
 }
-# States that hold one number for a row, not one for each weight.
+# States with one number for a row, not one for each weight.
 ROWWISE_STATES: dict[str, tuple[str, ...]] = {
     "rowwise_adagrad": ("sum",),
     "partial_rowwise_adam": ("exp_avg_sq",),
@@ -214,7 +214,7 @@ def _update_rowwise_moments(
 
 
 def _apply_trust_ratio(weight_UD: Tensor, direction_UD: Tensor, update: UpdateStep) -> None:
-    """Apply w -= lr |w| / |d| d, where d includes decay; a row whose d is 0 stays."""
+    """Apply w -= lr |w| / |d| d, where d includes decay; a row with d = 0 does not move."""
     if update.settings.weight_decay:
         direction_UD.add_(weight_UD, alpha=update.settings.weight_decay)
     norm_U1 = torch.linalg.vector_norm(weight_UD, dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Which rule updates each table, and whether that rule allows the table's plan. No torch here."""
+"""Finds the rule of each table, and checks that it allows the table's plan. No torch here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TableRules:
         return self._default()
 
     def possible(self) -> list[TableRule]:
-        """Return every rule that a table may have, whatever tables there are."""
+        """Return every rule that any table may have."""
         group_rules = (self._group_rule(i) for i in range(len(self.groups)))
         return list(dict.fromkeys([self._default(), *group_rules]))
 
@@ -62,7 +62,7 @@ class TableRules:
 def early_plan_problems(
     node: Mapping[str, Any], rules: TableRules, *, on_cpu: bool
 ) -> Iterator[str]:
-    """Yield a message for each plan that must be refused whatever tables the data has.
+    """Yield a message for each plan that is invalid for any tables.
 
     `check_plans` finds the other problems once the tables are known.
     """
@@ -124,14 +124,14 @@ def check_bandwidths(
 
 
 def possible_plans(node: Mapping[str, Any], rules: TableRules) -> set[tuple[str, str]]:
-    """Return the pairs (plan, kind) that tables may have, whatever tables there are."""
+    """Return the pairs (plan, kind) that any table may have."""
     table_plans = node.get("tables") or {}
     pairs = {(str(plan), rules.for_table(table).kind) for table, plan in table_plans.items()}
     return pairs | {(str(node.get("plan")), rule.kind) for rule in rules.possible()}
 
 
 def all_use_own_exchange(placed: Iterable[tuple[str, str]], *, on_cpu: bool) -> bool:
-    """Return whether our own exchange has every table of these plans and kinds."""
+    """Return whether our own exchange holds all tables of these plans and kinds."""
     return all(engine_name(plan, kind, on_cpu=on_cpu) == "ours" for plan, kind in placed)
 
 

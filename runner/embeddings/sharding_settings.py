@@ -1,4 +1,4 @@
-"""The `sharding` group: how tables lie on several ranks, and what is refused. No torch here."""
+"""The `sharding` group: the placement of tables on ranks, and its checks. No torch here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.errors import ConfigError, nearest_hint, unknown_choice
 from runner.optim.settings import ROW_DTYPES, SparseSettings
 
 PLANS = ("auto", "table_wise", "row_wise", "column_wise", "table_row_wise", "data_parallel", "disk")
-DISK = "disk"  # rows lie in files: all in one process, on ranks as in row_wise
+DISK = "disk"  # rows in files: all rows in one process, on ranks as in row_wise
 # Column-wise sharding splits a row, so no rank would see the whole row that these kinds need.
 _WHOLE_ROW_KINDS = {
     "rowwise_adagrad": "its accumulator is one number for a whole row",
@@ -20,7 +20,7 @@ _WHOLE_ROW_KINDS = {
     "partial_rowwise_adam": "its second moment is one number for a whole row",
     "partial_rowwise_lamb": "its second moment is one number for a whole row",
 }
-EVERY_ROW = "every_row"  # stands for the kind of tables whose every row each update steps
+EVERY_ROW = "every_row"  # stands for the kind of tables of which each update changes every row
 # These stand for the kind of tables whose engine on CPU is ours whatever their optimizer, in one
 # process and over ranks; a dtype is that of 16-bit rows.
 OWN_ENGINE = (EVERY_ROW, *ROW_DTYPES[1:])
@@ -80,7 +80,7 @@ class TableRule:
 
     @property
     def is_configured(self) -> bool:
-        """Whether the key holds the kind; a frozen table has a kind that no key holds."""
+        """Whether the key has the kind as value; the kind of frozen tables is no value of a key."""
         return not self.key.endswith(".frozen")
 
     @property
@@ -94,7 +94,7 @@ class TableRule:
 
 
 def check_sharding(node: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the group beyond the declared ranges, a message each."""
+    """Return a message for each mistake in the group other than values out of range."""
     tables = node.get("tables") or {}
     problems = [
         unknown_choice(f"sharding.tables.{table}", plan, PLANS)
@@ -152,7 +152,7 @@ def check_table_names(settings: ShardingSettings, tables: Sequence[str]) -> None
 
 
 def placed_kind(settings: SparseSettings) -> str:
-    """Return what decides on the engine of tables: their optimizer's kind, or of OWN_ENGINE."""
+    """Return the kind that determines the engine: the optimizer's, or one of OWN_ENGINE."""
     if settings.is_16_bit:
         return settings.dtype
     return EVERY_ROW if settings.every_row else settings.kind

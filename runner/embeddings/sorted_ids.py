@@ -1,4 +1,4 @@
-"""The ids of a batch in the order in which our own tables sum the gradients of their rows.
+"""Sorts the ids of a batch for the sums of gradients by row in our own tables.
 
 NumPy's sort of int64 is vectorised and three times as fast as torch's.
 B batch, F features, N bags, V values, U distinct rows.
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# Torch rounds the last numbers of an array, too few for its vector registers, in another way than
-# the others, so rows that are updated apart begin at a multiple of this
+# Torch rounds the last numbers of an array, too few to fill a vector register, in another way than
+# the others, so rows that are updated separately begin at a multiple of this
 ALIGNED_ROWS = 64
 
 
@@ -34,7 +34,7 @@ class LookupIds:
         return self.starts[features.stop] - self.starts[features.start]
 
     def of(self, features: range) -> tuple[Tensor, Tensor]:
-        """Return the ids of some features, and where those of each bag begin among them."""
+        """Return the ids of some features, and the offset of each bag among them."""
         first, last = self.starts[features.start], self.starts[features.stop]
         bags = slice(features.start * self.batch_size, features.stop * self.batch_size + 1)
         return self.values_V[first:last], self.offsets[bags] - first
@@ -45,19 +45,19 @@ class SortedIds:
     """Ids, ordered by row, then bag, then position."""
 
     rows_U: Tensor  # the distinct rows
-    starts_U: Tensor  # where the ids of each begin
+    starts_U: Tensor  # the offset of the ids of each
     bags_V: Tensor
     weights_V: Tensor | None
 
     def split(self, num_parts: int) -> list[slice]:
-        """Divide the distinct rows into so many parts at most, whose updates take about as long.
+        """Divide the distinct rows into at most so many parts, with about equal update times.
 
-        All but the last have a multiple of `ALIGNED_ROWS`.
+        The size of all but the last is a multiple of `ALIGNED_ROWS`.
         """
         num_rows = len(self.rows_U)
         if num_parts == 1:
             return [slice(0, num_rows)]
-        # to update a row takes twice as long as to add the gradient of an id
+        # updating a row takes twice as long as adding the gradient of an id
         cost_U = self.starts_U.numpy() + 2 * np.arange(num_rows)
         ends = np.linspace(0, cost_U[-1], num_parts + 1)[1:-1]
         inner = (np.searchsorted(cost_U, ends) / ALIGNED_ROWS).round().astype(int) * ALIGNED_ROWS
@@ -68,8 +68,8 @@ class SortedIds:
 class BagNumbers:
     """Numbers the bags of features whose tables are stacked into one matrix.
 
-    Bags are numbered by row of the batch, then feature, as their gradients lie. A number is packed
-    with the first row of the table into one key.
+    Bags are numbered by row of the batch, then feature, in the order of their gradients in memory.
+    A number is packed with the first row of the table into one key.
 
     Args:
         tables: the features of each table, side by side.
@@ -98,7 +98,7 @@ class BagNumbers:
         return keys_FB
 
     def have_equal_ids(self, other: BagNumbers, ids: LookupIds) -> bool:
-        """Return whether both number the same bags, with equal ids of tables of equal sizes."""
+        """Return whether both number the same bags, with equal ids and tables of equal sizes."""
         return (
             ids.weights_V is None
             and np.array_equal(self.first_row_F1, other.first_row_F1)
@@ -107,10 +107,10 @@ class BagNumbers:
 
 
 def sort_ids(ids: LookupIds, numbers: BagNumbers) -> SortedIds:
-    """Sort the ids of the numbered bags, of which there is one at least.
+    """Sort the ids of the numbered bags; there must be at least one.
 
     A row and a bag are packed into one key. Equal keys are equal pairs, so the sort need not be
-    stable. The ids of each table are sorted by themselves, in the caches: in 0.8 of the time.
+    stable. The ids of each table are sorted separately, within the caches, in 0.8 of the time.
     """
     features = numbers.features
     first, last = ids.starts[features.start], ids.starts[features.stop]
@@ -158,8 +158,8 @@ def _sort_pairs(
 
     Args:
         key_V: int64.
-        bits: how many the lower ones are.
-        bounds: where keys begin that are larger than all before them.
+        bits: the number of lower bits.
+        bounds: positions from which on all keys are larger than those before.
     """
     for keys in np.split(key_V, bounds):
         keys.sort()

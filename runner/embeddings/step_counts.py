@@ -1,6 +1,6 @@
-"""The number of updates that the moments of tables have had, which Adam's bias correction needs.
+"""Counts the updates of the moments of tables, which Adam's bias correction needs.
 
-All tables of one rate have one number, since their kernel takes one. It counts the updates of this
+All tables of one rate share one count, since their kernel takes one. It counts the updates of this
 run, and after a warm start with the optimizer's state also those of the source run.
 """
 

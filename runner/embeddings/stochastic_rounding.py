@@ -1,9 +1,9 @@
 """Stochastic rounding of rows to 16 bits, as a function of seed, table, row, column and update.
 
 Rounding to the nearest would lose every step below half the distance to the next number of 16
-bits. Here a number between two neighbours becomes the upper one as often as it lies near it, so
-that the mean of many roundings is the number, and one that 16 bits can hold stays as it is. No
-generator is drawn from: a resume, and another split of the rows over ranks, round alike.
+bits. Here the probability of rounding up is the relative distance from the lower neighbour, so that
+the mean of many roundings is the number, and a number of 16 bits does not change. No random
+generator is used, so that a resume, and another split of rows over ranks, round equally.
 U rows of a batch, D width, T tables.
 """
 
@@ -59,7 +59,7 @@ class RowRounding:
         noise_UD = (
             self._noise(rows_U, weight_UD.shape[1], step) * 2.0 ** -_DROPPED_BITS[self._dtype]
         )
-        # exact: the sum has the 24 bits of fp32, of which the noise takes what fp16 leaves
+        # exact: the sum fits into the 24 bits of fp32, of which the noise uses those beyond fp16
         return weight_UD.div(ulp_UD).add_(noise_UD).floor_().mul_(ulp_UD).to(torch.float16)
 
     def _noise(self, rows_U: Tensor, width: int, step: int) -> Tensor:

@@ -83,7 +83,7 @@ class TorchRecTables(EmbeddingTables):
         sharder = FusedSharder(fused_params=_fused_params(settings, device))
         topology = make_topology(sharding, ranks, device, free_bytes)
         plan = make_sharding_plan(collection, sharder, layout, sharding, topology, batch_size)
-        # the kernels draw initial weights that we overwrite; this must not move a generator
+        # the kernels draw initial weights that we overwrite; no generator's state may change
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             parallel = DistributedModelParallel(
@@ -150,7 +150,7 @@ class TorchRecTables(EmbeddingTables):
         module = self._parallel[0].module
         for kernel, _ in self._kernels() if self._counts_steps else ():
             set_kernel_step(kernel, self._step)
-        # TorchRec's pipeline has the ids already, and the forward that it sets ignores its input
+        # TorchRec's pipeline has the ids already, and its forward ignores the input
         is_pipelined = isinstance(module.forward, BaseForward)
         pooled = module(kjt if is_pipelined else self.torchrec_inputs(kjt)[0])
         if self._column_orders is None:
@@ -206,5 +206,5 @@ def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:
         weights=kjt.weights_or_none(),
         lengths=functional.pad(lengths_FB, (0, missing)).flatten(),
         stride=size,
-        length_per_key=kjt.length_per_key_or_none(),  # from the host, not to wait for a GPU
+        length_per_key=kjt.length_per_key_or_none(),  # on the host: no wait for a GPU
     )

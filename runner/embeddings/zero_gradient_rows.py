@@ -22,7 +22,7 @@ NORM_SCALED_KINDS = ("lars_sgd", "lamb", "partial_rowwise_lamb")
 
 @dataclass(frozen=True)
 class _RowSnapshot:
-    """The rows of a look-up in one table as they are before an update."""
+    """Copies of the looked-up rows of one table before an update."""
 
     ids_V: Tensor
     weight: Tensor  # the live table
@@ -40,7 +40,7 @@ def protect_zero_gradient_rows(kernel: Any, settings: SparseSettings) -> None:
     """
     if settings.kind not in NORM_SCALED_KINDS:
         return
-    views: list[tuple[Tensor, Tensor]] = []  # made once: FBGEMM asks the GPU where each begins
+    views: list[tuple[Tensor, Tensor]] = []  # made once: FBGEMM reads their offsets from the GPU
 
     def after_look_up(
         module: nn.Module, args: Sequence[Any], named: Mapping[str, Any], pooled_BE: Tensor
@@ -87,7 +87,7 @@ def _restore_broken_rows(snapshots: Sequence[_RowSnapshot], settings: SparseSett
     for rows in snapshots:
         updated_VD = rows.weight.index_select(0, rows.ids_V)
         broken_VD, expected_VD = updated_VD.isnan(), rows.weight_VD
-        if settings.kind == "lars_sgd":  # its momentum still moves the row; that of LAMB is 0
+        if settings.kind == "lars_sgd":  # its momentum moves the row; that of LAMB is 0
             momentum_VD = rows.momentum_VD * settings.momentum
             expected_VD = expected_VD - momentum_VD
             updated_momentum_VD = rows.momentum.index_select(0, rows.ids_V)
