@@ -9,7 +9,7 @@ from typing import Any
 def diff_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (key, before, now) of every dotted key that differs; a missing key counts as None.
 
-    A group that is empty on one side is told by its keys on the other.
+    If a group is empty on one side, the keys of the other side are listed.
     """
     old, new = dict(flatten(before)), dict(flatten(now))
     keys = dict.fromkeys([*old, *new])

@@ -1,4 +1,4 @@
-"""The choice of a checkpoint of a run: the best, the last, or one by its step."""
+"""Chooses a checkpoint of a run: the best, the last, or one by its step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_checkpoint(
     Args:
         path: a run directory, or a checkpoint's own folder, which is opened itself.
         step: `best`, `last`, or the number of a step.
-        warn: is called with a warning if a newer checkpoint is passed over, since it is not whole.
+        warn: called with a warning if a newer checkpoint is skipped, since it is not whole.
 
     Raises:
         ConfigError: if there is no such checkpoint, with those that exist.
@@ -56,7 +56,7 @@ def _open(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -
     """Open one of the steps of a run.
 
     Raises:
-        DamagedError: if it is damaged, with the others that may be taken.
+        DamagedError: if it is damaged; the message lists the others.
         UserError: as `open_checkpoint`, and if another run has written it.
     """
     try:
@@ -70,9 +70,9 @@ def _open(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -
 
 
 def why_not_found(path: Path, step: int | str) -> str | None:
-    """Return why `find_checkpoint` would find none in a run directory; None for other folders.
+    """Return why `find_checkpoint` would fail in a run directory, or None; None for other folders.
 
-    No tensor is read, so that what is found may still be damaged.
+    No tensor is read, so that the checkpoint may still be damaged.
     """
     if not (path / "meta.json").exists():
         return None

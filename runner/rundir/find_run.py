@@ -1,4 +1,4 @@
-"""Finds the run that a folder stands for. Imports no torch."""
+"""Finds the run that is meant by a folder. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.rundir.walk import runs_below
 
 
 def find_run(folder: str | Path) -> Path:
-    """Return the absolute path of the training that a folder stands for; print which if several.
+    """Return the absolute path of the training meant by a folder; print which, if several.
 
     It is the folder itself, the best job of a sweep, or the training below the folder that began
     last. `outputs/latest` is a link to the training that began last of all below `outputs`. The
@@ -46,7 +46,7 @@ def find_run(folder: str | Path) -> Path:
 
 
 def _is_training(run: Path) -> bool:
-    """Whether a run is a training that has begun; one that is damaged is passed over, and told."""
+    """Whether a run is a training that has begun; a damaged one is skipped, and reported."""
     try:
         return read_meta(run).get("kind") == "train" and not has_never_begun(run)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Which run a checkpoint belongs to: a whole checkpoint of another run is refused."""
+"""Checks which run a checkpoint belongs to, and refuses checkpoints of other runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from runner.rundir.readers import read_signed_meta
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run is known by, wherever its directory is moved or copied to."""
+    """The identity of a run, which stays when its directory is moved or copied."""
 
-    id: str | None  # drawn when the run began; None: an earlier version drew none
-    signatures: frozenset[str]  # all that it has had, since a resume may change settings
+    id: str | None  # drawn when the run began; None for runs of earlier versions
+    signatures: frozenset[str]  # all signatures so far, since a resume may change settings
 
 
 def draw_run_id() -> str:
@@ -28,7 +28,7 @@ def draw_run_id() -> str:
 
 
 def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
-    """Return the identity that a `meta.json` tells."""
+    """Return the identity of the run of a `meta.json`."""
     before = {str(note.get("signature_before")) for note in meta.get("resumes") or ()}
     return RunIdentity(meta.get("run_id"), frozenset({meta["signature"], *before}))
 
@@ -36,7 +36,7 @@ def run_identity(meta: Mapping[str, Any]) -> RunIdentity:
 def signed_settings_at(meta: Mapping[str, Any], signature: str) -> dict[str, Any]:
     """Return the signed settings that a run had under one of its signatures, by dotted key.
 
-    They are its present ones without the changes that its later resumes have made.
+    They are the present settings without the changes of later resumes.
     """
     settings, current = dict(meta.get("identity") or {}), meta["signature"]
     for note in reversed(meta.get("resumes") or ()):
@@ -52,7 +52,7 @@ def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
     """Check that a checkpoint was written by this run, or by the run that it is a copy of.
 
     Raises:
-        UserError: if it was not, with the way to use its weights.
+        UserError: if it was not; the message says how to use its weights.
     """
     signature = saved.values.get("signature")
     if saved.manifest.run_id != identity.id:
@@ -62,13 +62,13 @@ def check_owner(saved: Checkpoint, identity: RunIdentity) -> None:
 
 
 def check_chain(saved: Checkpoint) -> None:
-    """Check that a checkpoint follows the one before it, if that one lies whole beside it.
+    """Check that a checkpoint follows the one before it, if that is there and whole.
 
     Raises:
-        UserError: if another one lies there: the two are of copies of a run that went on apart.
+        UserError: if another one is there: the two are of copies of a run that diverged.
     """
     before = saved.manifest.before
-    if before is None or before.step >= saved.step:  # a step that was saved twice
+    if before is None or before.step >= saved.step:  # the same step was saved twice
         return
     folder = step_folders(saved.path.parent).get(before.step)
     if folder is None:
@@ -100,15 +100,15 @@ _ENDED = {
     "completed": "has completed",
     "interrupted": "was interrupted",
     "pruned": "was pruned",
-}  # status -> how a message says it
+}  # status -> its wording in messages
 
 
 def why_not_done(run_dir: Path, result: Mapping[str, Any]) -> str | None:
-    """Return why a run that has a completed result is not done: its last checkpoint is not whole.
+    """Return why a run with a completed result is not done: its last checkpoint is not whole.
 
     Returns:
-        None if it is done. That is so, too, if the result names no checkpoint, as those of
-        evaluations and of earlier versions.
+        None if it is done, also if the result names no checkpoint, as in evaluations and earlier
+        versions.
 
     Raises:
         UserError: if the checkpoint belongs to another run, or if there is none at all.
@@ -133,7 +133,7 @@ def why_not_done(run_dir: Path, result: Mapping[str, Any]) -> str | None:
 
 
 def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
-    """Check that there is something to go on from where a run has ended.
+    """Check that there is a checkpoint to continue from where a run has ended.
 
     Raises:
         UserError: if its result names a checkpoint, and there is none at all; starting again at

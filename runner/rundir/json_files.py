@@ -47,7 +47,7 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file atomically: at any instant readers, and crashes, see the old or new one.
+    """Replace a file atomically: readers, also after a crash, see the old or the new one.
 
     Secrets whose names say so are masked; other values of the environment stay as they are.
     """
@@ -68,7 +68,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Make what a file holds, or the renames in a folder, survive a power cut."""
+    """Sync the content of a file, or the renames in a folder, to survive a power cut."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -111,7 +111,7 @@ class JsonlFile:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             self._file = open(open_regular(self.path, flags), "ab", buffering=0)  # noqa: SIM115
         rest = memoryview(f"{dumps(mask_values(row))}\n".encode())
-        while rest:  # a nearly full disk takes only a part, and raises at the next attempt
+        while rest:  # on a nearly full disk only a part is written, and the next attempt raises
             count = self._file.write(rest)
             if self._written is not None:
                 self._written[1].update(rest[:count])
@@ -133,7 +133,7 @@ class JsonlFile:
         return self._written[0], self._written[1].hexdigest()
 
     def find_damage(self, num_bytes: int, sha256: str | None) -> str | None:
-        """Return what differs from the first rows as a checkpoint has seen them; None: nothing.
+        """Return how the first rows differ from those that a checkpoint saw; None if equal.
 
         Args:
             num_bytes: of these rows.
@@ -165,7 +165,7 @@ class JsonlFile:
             os.fsync(self._file.fileno())
 
     def truncate(self, num_bytes: int) -> None:
-        """Cut the file back to its size at a checkpoint; one that has lost rows stays as it is."""
+        """Cut the file back to its size at a checkpoint; a shorter file is not changed."""
         self._written = None
         size = self.size()
         if size:

@@ -1,4 +1,4 @@
-"""Where run directories lie: their names, and how their folders are created and locked."""
+"""The places of run directories: their names, and the creation and locking of their folders."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
     """Create and lock the folder of a run.
 
     Args:
-        template: a folder, which may exist; with {name}, {time} or {signature} in it, the folder is
-            always a new one.
+        template: a folder, which may exist; with {name}, {time} or {signature} in it, a new folder
+            is always created.
         name: the value of {name}.
         signature: the value of {signature}.
 
@@ -122,7 +122,7 @@ def check_writable(template: str) -> None:
 def has_never_begun(folder: Path) -> bool:
     """Return whether a run failed before its first update, so that there is nothing to keep.
 
-    A run that was killed then, or that ran out of time, counts as one that goes on.
+    A run that was killed before it, or that ran out of time, counts as begun.
     """
     try:
         result = json.loads(read_bytes(folder / "result.json"))
@@ -136,7 +136,7 @@ def has_never_begun(folder: Path) -> bool:
 
 
 def remove_run_files(folder: Path) -> None:
-    """Remove what a run that never began has left, the transforms of its data included."""
+    """Remove the files of a run that never began, including the transforms of its data."""
     for name in _FILES_OF_A_START:
         (folder / name).unlink(missing_ok=True)
     data = folder / "data"
@@ -156,7 +156,7 @@ def unwritable(folder: Path, error: OSError) -> str:
 
 
 def update_latest_link(folder: Path) -> None:
-    """Point the link `latest` in the nearest `outputs/` above a run to it, if there is one."""
+    """Point the link `latest` in the nearest `outputs/` above a run to the run, if there is one."""
     outputs = next((p for p in folder.absolute().parents if p.name == "outputs"), None)
     if outputs is None:
         return

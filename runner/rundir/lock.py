@@ -1,4 +1,4 @@
-"""The lock of a run directory, which ends with its process and says which process has it."""
+"""The lock of a run directory, which ends with its process and names the process that has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.errors import UserError
 from runner.rundir.regular_files import open_regular, read_bytes
 
 LOCK_FILE = ".lock"
-_NUM_LOOKS, _LOOK_S = 10, 0.01  # of other processes, which a start may meet one after another
+_NUM_LOOKS, _LOOK_S = 10, 0.01  # short locks of other processes that a start may meet in sequence
 
 
 class LockedError(UserError):
@@ -26,8 +26,8 @@ class FolderLock:
     """An exclusive lock on a folder, held until `release` or the end of the process.
 
     The system drops it when the process dies, however it dies, so there is nothing to clean up.
-    Forked children (reader processes) let go of it, so that one that outlives the run cannot keep
-    it locked.
+    Forked children (reader processes) close it, so that one that outlives the run cannot keep the
+    folder locked.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,7 +57,7 @@ class FolderLock:
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, json.dumps(holder).encode(), 0)
-        except OSError:  # on a full disk: this process may live on, and try again
+        except OSError:  # on a full disk: this process may continue, and try again
             self._close()
             raise
         os.register_at_fork(after_in_child=self._close)
@@ -65,7 +65,7 @@ class FolderLock:
     def release(self) -> None:
         """Release the lock."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)  # while locked: afterwards it could be the next one's text
+            os.ftruncate(self._fd, 0)  # while locked: later it could be another's text
             self._close()
 
     def _close(self) -> None:
@@ -75,7 +75,7 @@ class FolderLock:
 
 
 def _take_lock(descriptor: int) -> None:
-    """Lock a file. Whoever only looks (`is_locked`) holds its lock for an instant, so try again.
+    """Lock a file. `is_locked` of other processes holds it for an instant, so try again.
 
     Raises:
         OSError: if another process keeps the lock.

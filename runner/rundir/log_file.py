@@ -1,4 +1,4 @@
-"""Where a run's log goes: its `log.txt`, or standard error."""
+"""Sends a run's log to its `log.txt`, or to standard error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.rundir.secrets import SecretMaskingFormatter
 
 LOG_LAYOUT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
-_log = logging.getLogger("runner")  # a launch keeps it from passing on to the root
+_log = logging.getLogger("runner")  # a launch stops its propagation to the root logger
 
 
 def open_log_file(path: Path) -> logging.Handler:
@@ -61,9 +61,9 @@ class _LogHandler(logging.StreamHandler[io.TextIOWrapper]):
 
 @contextmanager
 def log_to_stderr() -> Iterator[None]:
-    """Send all that is logged to standard error, in place of the `log.txt` of rank 0.
+    """Send all that is logged to standard error, instead of the `log.txt` of rank 0.
 
-    What a view says is left out: it prints that itself.
+    Messages of a view are left out, since it prints them itself.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SecretMaskingFormatter(LOG_LAYOUT))

@@ -1,7 +1,7 @@
-"""Standard output and error of this process, with the secrets masked in all that is written.
+"""Masks secrets in the standard output and error of this process.
 
-Names and values from a run directory or a data file may hold what a terminal obeys: a new title,
-text for the clipboard, an answer that is typed for the user. None of that reaches a terminal.
+Names and values from a run directory or a data file may hold control sequences of a terminal: a new
+title, text for the clipboard, an answer typed for the user. None of them reaches a terminal.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _DRAWN = re.compile(rf"(?P<kept>\r|\x1b\[[0-?]*[ -/]*[@-~])|{_CONTROLS}")  # vie
 
 
 def replace_controls(text: str, *, colours: bool = False) -> str:
-    """Return a text with `?` for characters that a terminal obeys, but line breaks and tabs.
+    """Return a text with `?` for control characters other than line breaks and tabs.
 
     Args:
-        text: which holds names or values that come from anywhere.
-        colours: whether the text has colours of our own, which stay.
+        text: with names or values from an unknown source.
+        colours: whether the text has our own colours, which stay.
     """
     return _replace(_COLOURED if colours else _PLAIN, text)
 
@@ -39,9 +39,9 @@ def _replace(pattern: re.Pattern[str], text: str) -> str:
 
 
 class MaskingBuffer(io.BufferedIOBase):
-    """The bytes of a stream. What may be the beginning of a secret waits for the next write.
+    """The bytes of a stream. A possible beginning of a secret is held until the next write.
 
-    It waits for nothing after a line break, and never closes the stream below.
+    After a line break nothing is held. The stream below is never closed.
 
     Args:
         below: the stream.
@@ -71,7 +71,7 @@ class MaskingBuffer(io.BufferedIOBase):
             self._below.write(shown.encode(errors="surrogateescape"))
 
     def write_held(self) -> None:
-        """Write what waits for the next write, since there is none."""
+        """Write the held bytes at the end."""
         held, self._held = self._held, b""
         self._write_masked(held)
         self.flush()
@@ -87,13 +87,13 @@ class MaskingBuffer(io.BufferedIOBase):
         except OSError:
             if not self._is_optional:
                 raise
-            # what is buffered goes there too; otherwise the interpreter would fail on exit
+            # buffered output goes there, too; otherwise the interpreter would fail on exit
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())
             os.close(nowhere)
 
     def close(self) -> None:
-        """Flush, and leave the stream below open, which belongs to others."""
+        """Flush, and leave the stream below open, since it belongs to others."""
         if not self.closed and not self._below.closed:
             self.write_held()
 
@@ -108,7 +108,7 @@ class MaskingBuffer(io.BufferedIOBase):
 
 
 def _length_of_beginning(content: bytes) -> int:
-    """Return how many bytes at the end may be the beginning of a secret, but not a whole one."""
+    """Return how many bytes at the end may be the beginning of a secret."""
     longest = 0
     for spelling in known_spellings():
         text = spelling.text.encode(errors="surrogateescape")
@@ -120,10 +120,10 @@ def _length_of_beginning(content: bytes) -> int:
 
 
 def open_closed_streams() -> None:
-    """Open nothing in place of the standard streams that this process was started without.
+    """Open /dev/null for standard streams that this process was started without.
 
-    A daemon may start it so, as `>&-` does. Files that are opened later would get their numbers,
-    and whatever writes to a stream would write into them.
+    A daemon may start it so, as `>&-` does. Files that are opened later would get their
+    descriptors, and output would be written into them.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
@@ -143,20 +143,20 @@ def mask_standard_streams() -> Callable[[], None]:
     """Mask secrets in all that this process prints from now on, tracebacks included.
 
     Returns:
-        What puts the streams back as they were. It does nothing if they were masked already.
+        A function that restores the streams; it does nothing if they were masked already.
     """
     masked = {}
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         below = getattr(stream, "buffer", None)
         if below is None or isinstance(below, MaskingBuffer):
-            continue  # one without bytes is a program's own, such as a notebook's
+            continue  # a stream without a buffer of bytes, such as a notebook's
         stream.flush()
-        buffer = MaskingBuffer(below, is_optional=name == "stderr")  # what was asked is on stdout
+        buffer = MaskingBuffer(below, is_optional=name == "stderr")  # output is on stdout
         wrapper = io.TextIOWrapper(
             buffer,
             encoding=stream.encoding,
-            # a name that the terminal's encoding lacks is no reason for a run to fail
+            # a run must not fail because the terminal's encoding lacks a character
             errors="backslashreplace" if stream.errors in _RAISING else stream.errors,
             newline="",  # the stream below has no line breaks of its own left to translate
             line_buffering=stream.line_buffering or name == "stderr",

@@ -4,11 +4,11 @@ checkpoints/step-N/          a checkpoint, which gets its name by one rename onc
     shard-00001.safetensors  the tensors of rank 0, with their offsets in the whole in the header
     state.json               everything that is not a tensor
     manifest.json            size and sha256 of the other files, written last
-checkpoints/.tmp-*           a save or a removal that has not ended; removed at the next start
+checkpoints/.tmp-*           an unfinished save or removal; removed at the next start
 checkpoints/.old-step-N      a checkpoint that a second save of step N is replacing
 
-The modules that read no tensors (`folder`, `manifest`, `peek`) import no torch. The names that are
-listed in `__init__.pyi` are therefore imported when they are first asked for.
+The modules that read no tensors (`folder`, `manifest`, `peek`) import no torch. Public names are
+therefore listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

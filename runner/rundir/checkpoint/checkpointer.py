@@ -53,15 +53,15 @@ class _PendingSave:
     values: bytes
     protect: tuple[int, ...]
     then: Callable[[Path], None] | None
-    written: dict[str, FileDigest]  # tensors in files of their own, which are not copied
+    written: dict[str, FileDigest]  # tensors that are not copied, each in a separate file
     failure: Exception | None  # of writing those
 
 
 class Checkpointer:
-    """The only writer of a folder of checkpoints, with at most one save under way.
+    """The only writer of a folder of checkpoints, with at most one save at a time.
 
     Collective: with several ranks, all construct it and call the same methods; rank 0 renames.
-    The constructor removes what a writer that died has left. A save that fails removes its
+    The constructor removes leftovers of a killed writer. A save that fails removes its
     temporary files; the next call of a method then raises its CheckpointError, once.
     """
 
@@ -73,7 +73,7 @@ class Checkpointer:
         warn: Callable[[str], None] = warnings.warn,
         run_id: str | None = None,
     ) -> None:
-        """Create the folder if there is none, and clear it up.
+        """Create the folder if it does not exist, and remove leftovers.
 
         Args:
             folder: the folder of checkpoints.
@@ -90,9 +90,9 @@ class Checkpointer:
         self._keep = keep
         self._warn = warn
         self._run_id = run_id
-        # the last one that was saved or restored, on rank 0
+        # the last checkpoint that was saved or restored, on rank 0
         self.newest: CheckpointLink | None = None
-        # a separate group, since the writing threads communicate while training uses the other one
+        # a separate process group: writing threads communicate while training uses the other one
         self._ranks = current_ranks().with_new_group()
         self._buffer = HostBuffer()
         self._writer: Thread | None = None
@@ -118,9 +118,9 @@ class Checkpointer:
         then: Callable[[Path], None] | None = None,
         wait: bool = False,
     ) -> None:
-        """Copy the state and write it in a thread, after a save under way has ended.
+        """Copy the state and write it in a thread, after a running save has ended.
 
-        Once the new checkpoint is complete, all others are removed but the `keep` newest and the
+        Once the new checkpoint is complete, all others are removed except the `keep` newest and the
         steps in `protect`. A checkpoint of the same step is replaced.
 
         Args:
@@ -128,8 +128,8 @@ class Checkpointer:
             tensors: the tensors by name.
             values: everything else, as JSON; secrets in it are masked.
             protect: steps whose checkpoints stay.
-            then: on rank 0, is given the complete checkpoint, in the thread that has written it;
-                an error that it raises becomes a warning.
+            then: called on rank 0 with the complete checkpoint, in the thread that wrote it; an
+                error that it raises becomes a warning.
             wait: whether to return only when the checkpoint is on the disk.
 
         Raises:
@@ -139,7 +139,7 @@ class Checkpointer:
         assert step >= 0
         self.finish()
         name = self._ranks.broadcast_object(f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}")
-        # tables show metrics in their order, which is to stay after a resume
+        # the order of metrics in tables must stay after a resume
         text = dump_json(mask_values(values, everything=False), sort_keys=False)
         files = stage_tensors(tensors, self._buffer, self._ranks)
         in_files = [file for file in files if file.source is not None]
@@ -168,7 +168,7 @@ class Checkpointer:
             )
 
     def finish(self) -> None:
-        """Wait for the save under way.
+        """Wait for the running save.
 
         Raises:
             CheckpointError: if it failed.
@@ -240,7 +240,7 @@ class Checkpointer:
             results = self._ranks.all_gather_object(result)
             failure = self._complete(pending, results) if self._ranks.rank == 0 else None
             self._failure = self._ranks.broadcast_object(failure)
-        except RuntimeError as error:  # of the exchange; nobody would see this thread's error
+        except RuntimeError as error:  # of the exchange; an error in this thread would be lost
             self._failure = CheckpointError(
                 f"the checkpoint of step {pending.step} was not saved in {self.folder}: another "
                 f"rank is gone or does not answer ({_reason(error)})"
@@ -283,7 +283,7 @@ class Checkpointer:
         try:
             remove_stale(self.folder)
             remove_old(self.folder, newest=pending.step, keep=self._keep, protect=pending.protect)
-        except (OSError, MemoryError) as error:  # no other rank may wait for this one in vain
+        except (OSError, MemoryError) as error:  # other ranks must not wait for this one for ever
             self._notes.append(f"an old checkpoint was not removed: {_reason(error)}")
         return None
 
@@ -293,7 +293,7 @@ class Checkpointer:
             remove_stale(self.folder)
             free = f"{shutil.disk_usage(self.folder).free:,}"
             last = max(self.saved_steps(), default=None)
-        except (OSError, MemoryError) as further:  # the disk may be gone altogether
+        except (OSError, MemoryError) as further:  # the disk may have failed altogether
             self._notes.append(f"temporary files may be left: {_reason(further)}")
             free, last = "an unknown number of", None
         needed = sum(f.end - f.begin + len(f.header) for f in pending.files) + len(pending.values)

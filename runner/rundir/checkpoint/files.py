@@ -1,4 +1,4 @@
-"""Files that are on the disk when a call returns, and JSON that restores its values exactly."""
+"""Writes files that are on the disk when a call returns, and JSON that restores values exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Hashing and writing release the interpreter for a whole chunk, so training seldom waits for it.
+# Hashing and writing release the GIL for a whole chunk, so that training seldom waits.
 CHUNK_BYTES = 8 << 20
 _FLOAT_TAG = "$float"
 
@@ -27,7 +27,7 @@ class FileDigest:
 
 
 def write_file(path: Path, contents: Iterable[bytes | memoryview]) -> FileDigest:
-    """Write a new file and sync it; the hash is computed meanwhile, so that nothing is read again.
+    """Write a new file and sync it; the hash is computed while writing, without reading again.
 
     Raises:
         OSError: if it cannot be written, with its name.
@@ -59,7 +59,7 @@ def digest_file(path: Path) -> FileDigest:
     Raises:
         OSError: if it cannot be read, or is a link, a pipe or a device.
     """
-    # non-blocking, since opening a pipe in its place would otherwise wait for ever
+    # non-blocking, since opening a pipe would otherwise wait for ever
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
@@ -82,7 +82,7 @@ def dump_json(
 ) -> bytes:
     """Write standard JSON, with NaN and infinities as tagged strings. Tuples become lists.
 
-    The spelling is canonical if keys are sorted.
+    The text is canonical if keys are sorted.
 
     Raises:
         TypeError: for values that JSON would lose or change (keys that are not strings, arrays,

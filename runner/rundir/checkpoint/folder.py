@@ -1,4 +1,4 @@
-"""The folder of checkpoints: which exist, which are intact, how they are committed and removed.
+"""The folder of checkpoints: finds, verifies, commits and removes them.
 
 At every instant each step either exists completely under a name that readers know, or does not
 exist. Only renames change that: `.tmp-...` becomes `step-N` for a new checkpoint, `step-N` becomes
@@ -81,14 +81,14 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """Open the newest checkpoint that is intact. Changes nothing in the folder.
 
-    A damaged checkpoint is passed over with a warning.
+    A damaged checkpoint is skipped with a warning.
 
     Returns:
         None if there are no checkpoints.
 
     Raises:
         UserError: if there are checkpoints and none is intact, or if one has the format of another
-            version, for which an older one must not silently be taken.
+            version, which an older one must not silently replace.
     """
     folders = step_folders(folder)
     for step in reversed(folders):
@@ -106,7 +106,7 @@ def find_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
 
 
 def commit_checkpoint(temporary: Path, final: Path) -> None:
-    """Give a written and synced folder its name, in place of a folder that has the name already.
+    """Give a written and synced folder its name, replacing a folder that has the name already.
 
     The old folder is set aside, and `remove_stale` removes it.
 
@@ -129,7 +129,7 @@ def commit_checkpoint(temporary: Path, final: Path) -> None:
 
 
 def remove_old(folder: Path, *, newest: int, keep: int, protect: Collection[int]) -> None:
-    """Remove all checkpoints but `newest`, the `keep` newest intact ones and those in `protect`.
+    """Remove all checkpoints except `newest`, the `keep` newest intact ones and those in `protect`.
 
     A checkpoint that is not intact is removed if it is older than `newest`, which was just written.
     A newer one stays for inspection.
@@ -142,7 +142,7 @@ def remove_old(folder: Path, *, newest: int, keep: int, protect: Collection[int]
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Remove a checkpoint. After a kill meanwhile it is complete, or `remove_stale` removes it."""
+    """Remove a checkpoint. If killed meanwhile, it is complete, or `remove_stale` removes it."""
     leaving = path.with_name(f"{TEMPORARY_PREFIX}gone-{path.name}")
     if os.path.lexists(leaving):
         remove_path(leaving)
@@ -151,7 +151,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the leftovers of saves. No other writer may be at work in this folder."""
+    """Remove the leftovers of saves. No other process may write into this folder."""
     for entry in list(folder.iterdir()):
         if entry.name.startswith(TEMPORARY_PREFIX):
             remove_path(entry)

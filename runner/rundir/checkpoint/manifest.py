@@ -1,7 +1,7 @@
-"""The manifest: the files of a checkpoint, and whether they still are what was written.
+"""The manifest: lists the files of a checkpoint, and checks that they have not changed.
 
-The bytes of the manifest are checked, too: they must be the canonical spelling of their content,
-and the content must match its own sha256. `format` and this rule stay in every later format.
+The bytes of the manifest are checked, too: they must be the canonical JSON of its content, and the
+content must match its own sha256. `format` and this rule will stay in every later format.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class CheckpointError(RuntimeError):
 
 
 class DamagedError(UserError):
-    """A checkpoint is not what was written; an older one may be intact."""
+    """A checkpoint has changed since it was written; an older one may be intact."""
 
 
 @dataclass(frozen=True)
 class CheckpointLink:
-    """Names one checkpoint: its step and the sha256 that its manifest has of itself."""
+    """Identifies one checkpoint: its step, and the sha256 of its manifest's content."""
 
     step: int
     sha256: str
@@ -48,8 +48,8 @@ class Manifest:
 
     step: int
     files: Mapping[str, FileDigest]
-    run_id: str | None = None  # of the run that wrote it; earlier versions named none
-    before: CheckpointLink | None = None  # the one that the run saved or restored before
+    run_id: str | None = None  # of the run that wrote it; earlier versions recorded none
+    before: CheckpointLink | None = None  # the previous one that the run saved or restored
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def link_to(manifest: Manifest) -> CheckpointLink:
-    """Return what the next checkpoint says of this one."""
+    """Return the link to this checkpoint for the manifest of the next one."""
     return CheckpointLink(manifest.step, _digest(_content(manifest)))
 
 
@@ -121,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_names(folder: Path, manifest: Manifest) -> None:
-    """Check that the manifest names only files of its folder, and all of its files of tensors.
+    """Check that the manifest names files of its folder only, and all files of tensors in it.
 
     Raises:
         DamagedError: if it does not.

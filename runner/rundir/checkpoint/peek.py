@@ -1,4 +1,4 @@
-"""A look into a checkpoint without its tensors and without torch, for checks before torch."""
+"""Reads a checkpoint's values and names without its tensors, for checks before torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def peek_checkpoint(path: Path, step: str = "best") -> CheckpointSummary | None:
         step: `best` or `last`, for a run directory.
 
     Returns:
-        None if there is none that can be read. The reason is reported when the tensors are read.
+        None if none can be read. The reason is reported when the tensors are read.
     """
     try:
         if (path / MANIFEST_FILE).exists():

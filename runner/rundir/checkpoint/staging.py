@@ -51,10 +51,10 @@ _DTYPE_NAMES = {
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file that is yet to be written: its header, and where in the host buffer its data is.
+    """A file to be written: its header, and the place of its data in the host buffer.
 
-    A tensor that lies in a file itself, or whose copy memory has no room for, is not copied:
-    `source`. It has to be written before training goes on.
+    A tensor that is in a file itself, or for whose copy there is no memory, is not copied:
+    `source`. It must be written before training continues.
     """
 
     name: str
@@ -74,7 +74,7 @@ class StagedFile:
 
 
 class HostBuffer:
-    """Host memory that is kept after a save, so that the next one allocates nothing.
+    """Host memory that is reused for all saves, so that only the first one allocates it.
 
     It takes at most half of the memory that is available before the first save. If a rank's tensors
     need more, the large ones among them are not copied.
@@ -88,7 +88,7 @@ class HostBuffer:
         self.largest_copy: float | None = None
 
     def copied(self, local: Sequence[Tensor]) -> list[bool]:
-        """Return of each of this rank's tensors whether a save copies it."""
+        """Return for each of this rank's tensors whether a save copies it."""
         in_memory = [not is_in_file(t) for t in local]
         if self.largest_copy is None:
             num_bytes = sum(t.nbytes for t, has_copy in zip(local, in_memory) if has_copy)
@@ -111,7 +111,7 @@ class HostBuffer:
         local = list(compress(local, self.copied(local)))
         num_bytes = sum(t.nbytes for t in local) + _ALIGN_BYTES
         self.reserve(num_bytes, pinned=any(t.is_cuda for t in local))
-        self.bytes.zero_()  # the system provides a page only when it is first written to
+        self.bytes.zero_()  # the system allocates a page only at the first write
 
     def view(self, begin: int, like: Tensor) -> Tensor:
         """Return a view of the bytes from `begin` on, in the shape and dtype of `like`."""
@@ -180,7 +180,7 @@ def _plan_files(
     """Plan the files of this rank in the buffer, one after another.
 
     In a file the widest dtypes come first, so that all are aligned. A file can have only one shard
-    of a name; further shards go to further files.
+    per name; further shards go into further files.
 
     Returns:
         Where each item begins in the buffer, the files, and the bytes of the buffer.

@@ -21,7 +21,7 @@ from runner.errors import UserError, nearest_hint
 from runner.machine.memory import advise_random_reads
 from runner.rundir.checkpoint.manifest import Checkpoint, DamagedError
 
-BLOCK_BYTES = 16 << 20  # held in memory at a time
+BLOCK_BYTES = 16 << 20  # bytes in memory at a time
 _WHOLE_BYTES = 256 << 20  # of a tensor in memory that is read as a whole
 
 
@@ -128,9 +128,9 @@ def _read(
     metadata: Metadata,
     into: Mapping[str, Tensor],
 ) -> None:
-    """Do what `torch.distributed.checkpoint.load` does, but without its collectives.
+    """Load like `torch.distributed.checkpoint.load`, but without its collectives.
 
-    Every rank reads what it needs by itself.
+    Every rank reads the tensors that it needs independently.
 
     Raises:
         DamagedError: if the files cannot be read.
@@ -151,7 +151,7 @@ def row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def in_blocks(tensor: Tensor) -> Tensor:
-    """Return a large tensor, or one in a file, as many shards, each of which is read as a whole."""
+    """Divide a large tensor, or one in a file, into shards, each of which is read as a whole."""
     if not any(is_in_file(t) or _is_large(t) for t in local_tensors(tensor)):
         return tensor
     zeros = (0,) * tensor.dim()

@@ -3,6 +3,6 @@
 run.json           the files of the run with their digests: written last, by one request
 objects/<sha256>   the content of a file; never changed, removed once no run.json names it
 
-So whoever reads `run.json` finds the run directory as it was at one instant, with checkpoints that
-are complete, at whatever request its writer was killed.
+So a reader of `run.json` finds the run directory as it was at one instant, with complete
+checkpoints, whenever the writer was killed.
 """

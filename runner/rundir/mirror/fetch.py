@@ -1,4 +1,4 @@
-"""Brings a mirrored run onto this machine, where every command works with it as with any other."""
+"""Fetches a mirrored run to this machine, where every command can use it like any other."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from runner.rundir.mirror.index import Index, object_path, require_index
 from runner.rundir.readers import read_optional_json
 
 FETCHED = Path("outputs", "mirrors")  # the folder of runs that were fetched
-_TRIES = 5  # while the run's own process removes what was just listed
+_TRIES = 5  # tries, since the run's process may remove an object that was just listed
 
 
 def local_run(place: str | Path) -> Path:
     """Return a run directory of this machine; one that a URL names is fetched first.
 
-    It lies in `outputs/mirrors/`, always in the same folder, and is fetched again only if the
-    mirror has something else. Of a link such as `outputs/latest` it is the folder that the link
-    names now, since a training that begins moves it.
+    It is stored in `outputs/mirrors/`, always in the same folder, and fetched again only if the
+    mirror has changed. For a link such as `outputs/latest` the result is its present target, since
+    a training that begins moves the link.
 
     Args:
         place: a folder, or the URL of a mirror.
 
     Raises:
         StoreError: if there is no such mirror, or it is damaged.
-        UserError: if its folder here has another run, or is being written.
+        UserError: if its local folder has another run, or is being written.
     """
     if not is_store_url(place):
         folder = Path(os.path.expanduser(place))
@@ -92,15 +92,15 @@ def _has(path: Path, digest: FileDigest) -> bool:
 
 
 def _fetch(index: Index, url: str, folder: Path) -> None:
-    """Make a folder anew from what it has already and from the store, and rename it at the end.
+    """Build a new folder from local files and from the store, and rename it at the end.
 
     Raises:
-        FileNotFoundError: for an object that is gone.
+        FileNotFoundError: for an object that was removed.
         StoreError: for one that is damaged.
     """
     size = sum(digest.size for digest in index.files.values())
     print(f"fetching {url} ({size:,} bytes) into {folder}", file=sys.stderr, flush=True)
-    for stale in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a fetch that was killed
+    for stale in folder.parent.glob(f".{folder.name}.*.tmp"):  # left by a fetch that was killed
         remove_path(stale)
     temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -119,7 +119,7 @@ def _fetch(index: Index, url: str, folder: Path) -> None:
 
 
 def _chunks(url: str, digest: FileDigest) -> Iterator[bytes]:
-    """Yield an object, and of one that is larger than `run.json` says one byte more than that."""
+    """Yield an object, cut after one byte more than the size in `run.json`."""
     files, root = open_store(url)
     left = digest.size + 1
     with store_errors(url), files.open_input_file(object_path(root, digest)) as file:

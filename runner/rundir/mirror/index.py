@@ -1,4 +1,4 @@
-"""`run.json`: what a mirror holds."""
+"""`run.json`: the index of a mirror."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.rundir.regular_files import MAX_JSON_BYTES, RUN_FILES
 FORMAT = 1
 INDEX_FILE = "run.json"
 OBJECTS = "objects"
-# What is mirrored: all that a run needs to go on, and what people read of it
+# Mirrored files: all that a run needs to continue, and those that people read
 MIRRORED_FILES = (*(name for name in RUN_FILES if name != LOCK_FILE), "report.html")
 _NAMES = "|".join(map(re.escape, MIRRORED_FILES))
-# lengths that a file system takes
+# lengths of names that a file system accepts
 _FILE = re.compile(rf"{_NAMES}|(data|checkpoints/step-(0|[1-9][0-9]{{0,17}}))/[^./][^/]*")
 _MAX_NAME_BYTES = 255
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -47,11 +47,11 @@ def object_path(root: str, digest: FileDigest) -> str:
 
 
 def read_index(url: str) -> Index | None:
-    """Read what a mirror holds; None if there is none.
+    """Read the index of a mirror; None if there is none.
 
     Raises:
         StoreError: if the store refuses it.
-        UserError: for an object of this name that is something else.
+        UserError: for another object with this name.
     """
     files, root = open_store(url)
     with store_errors(url):
@@ -67,10 +67,10 @@ def read_index(url: str) -> Index | None:
 
 
 def _parse(content: Any) -> Index:
-    """Check and return the content of `run.json`, which may come from anywhere.
+    """Check and return the content of `run.json`, which may come from an unknown source.
 
     Raises:
-        ValueError: if it names a file that is none of a run directory, or is of another version.
+        ValueError: if it names a file that no run directory has, or is of another version.
     """
     if content["format"] != FORMAT:
         raise ValueError(f"format {content['format']!r}; this version reads {FORMAT}")
@@ -92,7 +92,7 @@ def require_index(url: str) -> Index:
     """Read what a mirror holds.
 
     Raises:
-        StoreError: if there is no mirrored run, with the nearest one.
+        StoreError: if there is no mirrored run; the message names the nearest one.
     """
     if (index := read_index(url)) is not None:
         return index

@@ -1,7 +1,7 @@
 """The process that mirrors a run while it trains, so that training never waits for a store.
 
-It looks for a new checkpoint every second. On its standard input it is told to finish; it answers
-in lines of JSON: once it has begun, and once all is uploaded. It dies with the run's process.
+It looks for a new checkpoint every second. Its standard input tells it to finish; it answers in
+lines of JSON: when it has begun, and when all is uploaded. It ends with the run's process.
 """
 
 from __future__ import annotations

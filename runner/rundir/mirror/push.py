@@ -26,18 +26,18 @@ from runner.rundir.mirror.index import (
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import open_regular
 
-_TRIES = 100  # to open all files before one of them is replaced or removed
+_TRIES = 100  # tries to open all files before one of them is replaced or removed
 
 
 @dataclass(frozen=True)
 class _OpenFile:
-    """A file whose content up to `size` stays, whatever happens to its name."""
+    """An open file, whose content up to `size` stays even if it is renamed or removed."""
 
     name: str
     path: Path
     file: IO[bytes]
     size: int
-    sha256: str | None  # of a file of a checkpoint, whose manifest says it
+    sha256: str | None  # the digest of a checkpoint's file, from its manifest
 
     def chunks(self) -> Iterator[bytes]:
         """Yield its first `size` bytes; a log may have more by now."""
@@ -52,7 +52,7 @@ class _OpenFile:
 
 
 class MirrorWriter:
-    """The one writer of a mirror, which lies in the process that has the run directory's lock."""
+    """The only writer of a mirror: the process that has the lock of the run directory."""
 
     def __init__(self, folder: Path, url: str) -> None:
         """Read what the mirror holds.
@@ -62,7 +62,7 @@ class MirrorWriter:
         """
         self.folder, self.url = folder, url
         self._written = check_mirror(folder, url)
-        # of a request that failed it is not known whether the store has done it
+        # after a failed request it is unknown whether the store has executed it
         self._attempted = self._written
         self._is_tidy = False  # a writer that was killed may have left objects
         # name -> inode, time and size of a file, and the digest that it had then
@@ -119,7 +119,7 @@ class MirrorWriter:
         raise StoreError(f"{self.folder}: its files change too fast to be mirrored")
 
     def _open_each(self) -> Iterator[_OpenFile]:
-        # checkpoints first: a log then has at least the rows that they have seen
+        # checkpoints first, so that logs have at least the rows that they have seen
         for step in saved_steps(self.folder / "checkpoints"):
             folder = step_folders(self.folder / "checkpoints")[step]
             manifest = read_manifest(folder)
@@ -149,7 +149,7 @@ class MirrorWriter:
             for chunk in entry.chunks():
                 hashed.update(chunk)
                 target.write(chunk)
-        if hashed.hexdigest() != digest.sha256:  # no run.json names the object, so it is no harm
+        if hashed.hexdigest() != digest.sha256:  # harmless: no run.json names the object
             raise StoreError(f"{entry.path}: is damaged: its sha256 is not the one of its manifest")
 
     def _digest(self, entry: _OpenFile) -> FileDigest:
@@ -186,7 +186,7 @@ def check_mirror(folder: Path, url: str) -> Index | None:
         What the mirror holds.
 
     Raises:
-        UserError: if it holds another run or a later state, or cannot be read.
+        UserError: if it has another run or a later state, or cannot be read.
     """
     index = read_index(url)
     if index is None or index.step < 0:  # a run without a checkpoint has nothing to lose
