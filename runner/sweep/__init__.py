@@ -1,6 +1,6 @@
-"""Many jobs: each a process of its own, known by its signature. Imports no torch.
+"""Sweeps of many jobs: each is a separate process, identified by its signature. Imports no torch.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
-"""`study.db`: which job was tried when and how that ended. Only the sweep's process writes it.
+"""`study.db`: the tries of all jobs, with times and outcomes. Only the sweep's process writes it.
 
-The truth about a job is in its run directory. The database keeps what is not there (tries, times,
+The record of a job is its run directory. The database keeps what is not there (tries, times,
 errors of jobs that died), and any SQLite browser can read it while the sweep runs. Our tables start
 with `runner_`. The others are Optuna's, with the trials of a search or a grid
 (runner/sweep/optuna_schema.py).
@@ -28,7 +28,7 @@ from runner.sweep.plan import SweepJob
 DATABASE_FILE = "study.db"
 _VERSION = "1"
 SWEEP_FILES = (DATABASE_FILE, *(f"{DATABASE_FILE}-{end}" for end in ("wal", "shm", "journal")))
-LOCK_TIMEOUT_S = 10  # how long another program's lock is waited for
+LOCK_TIMEOUT_S = 10  # how long to wait for another program's lock
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runner_sweep (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runner_jobs (
@@ -48,7 +48,7 @@ class SweepDatabaseError(UserError):
 
 @dataclass(frozen=True)
 class UnfinishedTry:
-    """A try whose end was never recorded, because the sweep was killed."""
+    """A try without a recorded end, because the sweep was killed."""
 
     id: int
     job: str
@@ -76,7 +76,7 @@ class SweepDatabase:
 
         Args:
             folder: of the sweep.
-            warn: takes what a person should know.
+            warn: called with warnings for the user.
 
         Raises:
             SweepDatabaseError: if it is locked, of another version, or cannot be written.
@@ -163,12 +163,12 @@ class SweepDatabase:
             raise self._error(error) from error
 
     def write_facts(self, facts: dict[str, Any]) -> None:
-        """Record what is to be known about the sweep as a whole, such as its command."""
+        """Record facts about the sweep as a whole, such as its command."""
         insert = "INSERT OR REPLACE INTO runner_sweep VALUES (?, ?)"
         self._write(*((insert, (key, json.dumps(value))) for key, value in facts.items()))
 
     def add_jobs(self, jobs: Iterable[tuple[SweepJob, str]]) -> None:
-        """Record jobs with their folders. What is known of earlier tries stays."""
+        """Record jobs with their folders. Records of earlier tries stay."""
         insert = (
             "INSERT INTO runner_jobs (key, signature, overrides, folder, status) "
             "VALUES (?, ?, ?, ?, 'waiting') ON CONFLICT (key) DO UPDATE SET "
@@ -193,14 +193,14 @@ class SweepDatabase:
         """Return the name of a job's folder.
 
         Raises:
-            SweepDatabaseError: if it is none, and may lead out of the sweep's directory.
+            SweepDatabaseError: if it is a path, which may lead out of the sweep's directory.
         """
         if not isinstance(folder, str) or folder in ("", ".", "..") or {"/", "\0"} & set(folder):
             raise SweepDatabaseError(f"{self.path}: damaged: {folder!r} is no folder of the sweep")
         return folder
 
     def begin_try(self, key: str) -> int:
-        """Record a try before its process starts, so that none runs unknown, and return its id."""
+        """Record a try before its process starts, so that every process is known; return its id."""
         return self._write(
             ("UPDATE runner_jobs SET status='running', tries=tries+1 WHERE key=?", (key,)),
             ("INSERT INTO runner_tries (job, started) VALUES (?, ?)", (key, time.time())),
@@ -218,7 +218,7 @@ class SweepDatabase:
         self._write((f"{update} WHERE id=?", values), (_SET_STATUS, (status, error, key)))
 
     def set_statuses(self, statuses: Iterable[tuple[str, str, str | None]]) -> None:
-        """Record how jobs stand that are not tried now, as their run directories show it.
+        """Record the statuses of jobs that are not running, from their run directories.
 
         Args:
             statuses: key, status and error of each job.
@@ -233,7 +233,7 @@ class SweepDatabase:
     def add_trials(
         self, ended: Iterable[tuple[Mapping[str, str], Mapping[str, GridAxis], tuple[Any, Any]]]
     ) -> None:
-        """Enter jobs that have ended as trials of the grid's Optuna study.
+        """Add jobs that have ended as trials to the grid's Optuna study.
 
         Args:
             ended: values by key, axes by key, and value and seconds of each job.
@@ -250,7 +250,7 @@ class SweepDatabase:
 
 
 def command_facts(words: Sequence[str], cwd: str) -> dict[str, Any]:
-    """Return what is recorded of a sweep's command, sealed, since it is given again by `resume`.
+    """Return the facts of a sweep's command, with a seal, since `resume` runs it again.
 
     Args:
         words: of the command.
@@ -260,7 +260,7 @@ def command_facts(words: Sequence[str], cwd: str) -> dict[str, Any]:
 
 
 def is_own_command(facts: Mapping[str, Any]) -> bool:
-    """Return whether this user's runner has recorded the command that facts of a sweep hold."""
+    """Return whether this user's runner has recorded the command in the facts of a sweep."""
     return is_sealed(_sealed_text(facts.get("words"), facts.get("cwd")), facts.get("seal"))
 
 
@@ -269,7 +269,7 @@ def _sealed_text(words: Any, cwd: Any) -> str:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what `write_facts` has written.
+    """Return the facts written by `write_facts`.
 
     Raises:
         SweepDatabaseError: if the database cannot be read.
@@ -281,7 +281,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
             return {key: json.loads(value) for key, value in db.execute(query)}
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         again = "the command that began the sweep goes on with it"
-        if not os.access(folder, os.W_OK):  # SQLite needs files beside it also to read
+        if not os.access(folder, os.W_OK):  # SQLite creates files in its folder even for reading
             again = "the folder cannot be written; a copy of it elsewhere can be resumed"
         raise SweepDatabaseError(f"{path}: cannot be read: {error}; {again}") from error
 
@@ -305,7 +305,7 @@ def read_job_states(folder: Path) -> list[tuple[str, str]]:
 
 
 def _connect_to_read(folder: Path) -> sqlite3.Connection:
-    """Open the database of a sweep, which may come from anywhere.
+    """Open the database of a sweep, which may come from an unknown source.
 
     Raises:
         UserError: if it is no regular file, or holds more than tables.
@@ -318,7 +318,7 @@ def _connect_to_read(folder: Path) -> sqlite3.Connection:
 
 
 def _check_schema(path: Path, db: sqlite3.Connection) -> None:
-    """Check that a query reads tables: a view computes, without end if it is made so.
+    """Check that only tables are read: a view is a query, which may run for ever.
 
     Raises:
         SweepDatabaseError: for a view or a trigger.
@@ -337,7 +337,7 @@ def _put_aside(path: Path) -> Path:
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
     os.replace(path, aside)
-    for end in ("-wal", "-shm", "-journal"):  # these belong to the damaged file
+    for end in ("-wal", "-shm", "-journal"):  # auxiliary files of the damaged database
         if (companion := path.with_name(path.name + end)).exists():
             os.replace(companion, aside.with_name(aside.name + end))
     return aside

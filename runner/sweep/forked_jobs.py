@@ -1,9 +1,9 @@
-"""The sweep's end of `runner/launch/fork_server.py`, which imports once for all jobs of a sweep.
+"""The client of `runner/launch/fork_server.py`, which imports once for all jobs of a sweep.
 
-Messages, over a Unix socket that keeps their bounds: the server begins with "ready"; a request is a
-job's command, its words with NUL between, with two descriptors, of its log and of a pipe; the
-answer is the job's process id, which then waits for a byte in the pipe. Any other answer says why
-there will be no job, and is the last. Imports no torch.
+Messages over a Unix socket that keeps their bounds: the server begins with "ready"; a request is
+a job's command, its words separated by NUL, with the descriptors of its log and of a pipe; the
+answer is the process id of the job, which then waits for a byte in the pipe. Any other answer is
+the reason why no job can be forked, and is the last one. Imports no torch.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from runner.rundir.readers import last_line_of
 
 SERVER = ("-m", "runner.launch.fork_server")  # what Python runs
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
-_MAX_ANSWER = 4096  # bytes, and those of the errors' end that are looked at
+_MAX_ANSWER = 4096  # bytes of a message, and of the end of the error output that is read
 
 
 def no_fork(command: Sequence[str], output: int) -> None:
-    """Stand for `ForkServer.start` where each job is a new process."""
+    """Replace `ForkServer.start` where each job is a new process."""
 
 
 class ForkedJobs:
-    """The jobs of a sweep that are forked: those of one process, on Linux and without CUDA.
+    """Forks the jobs of a sweep that have one process, on Linux and without CUDA.
 
-    A fork has the environment and the number of threads with which the libraries were imported. A
-    job that needs others, as where `trainer.num_threads` varies, is a new process.
+    A fork has the environment and the number of threads of the time when the libraries were
+    imported. A job that needs others, such as another `trainer.num_threads`, is a new process.
     """
 
     def __init__(self, is_on: bool) -> None:
@@ -45,7 +45,7 @@ class ForkedJobs:
     def starter(
         self, env: Mapping[str, str], num_threads: int, num_ranks: int
     ) -> Callable[[Sequence[str], int], int | None]:
-        """Return what forks a job if it can; the first call that may fork starts the imports.
+        """Return a function that forks a job if possible; its first use starts the imports.
 
         Args:
             env: environment of the job.
@@ -70,7 +70,7 @@ class ForkedJobs:
 
 
 class ForkServer:
-    """Makes processes that have imported what a training imports, while that works.
+    """Forks processes that have already imported the libraries of a training, while that works.
 
     Its process ends with this object, or with the sweep if that is killed.
     """
@@ -134,14 +134,14 @@ class ForkServer:
             with _adopting():
                 socket.send_fds(self._socket, [words], [output, held])
                 pid = int(self._receive())
-            os.write(permit, b"!")  # without it, as when the answer is lost, the job ends itself
+            os.write(permit, b"!")  # without it, as if the answer is lost, the job ends itself
         finally:
             os.close(held)
             os.close(permit)
         return pid
 
     def _wait_until_ready(self) -> bool:
-        """Wait for the imports; return False if a signal comes, whose answer must not wait."""
+        """Wait for the imports; return False on a signal, which must be handled at once."""
         read, write = socket.socketpair()
         with read, write:
             write.setblocking(False)
@@ -180,13 +180,13 @@ class _RefusedError(Exception):
 def _end(process: subprocess.Popen[bytes], connection: socket.socket, errors: int) -> None:
     connection.close()
     os.close(errors)
-    process.kill()  # it holds nothing that could be lost
+    process.kill()  # it has nothing to save
     process.wait()
 
 
 @contextlib.contextmanager
 def _adopting() -> Iterator[None]:
-    """Let the kernel give this process the children of those of its children that end meanwhile."""
+    """Make this process the parent of orphans of its children (a subreaper) within the block."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:

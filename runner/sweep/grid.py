@@ -1,4 +1,4 @@
-"""The jobs of a grid, which are known from the start."""
+"""The source of jobs of a grid, which are known from the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.sweep.sweep_state import SweepState
 
 
 class GridJobs:
-    """Gives the jobs that are not done, and enters those that end as trials of an Optuna study.
+    """Yields the jobs that are not done, and adds those that end as trials to an Optuna study.
 
     So optuna-dashboard shows a grid while it runs.
     """
@@ -33,7 +33,7 @@ class GridJobs:
         yield from [job for job in state.jobs if job.key not in done_keys]
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:
-        """Take a job's outcome and return why the sweep must stop; None if it need not."""
+        """Record a job's outcome; return why the sweep must stop, or None."""
         if outcome.is_done or outcome.status == "failed":
             self._add_trials([(job, outcome)])
         return None
@@ -42,7 +42,7 @@ class GridJobs:
         return set()
 
     def close(self) -> None:
-        """Close nothing: the database belongs to the sweep."""
+        """Do nothing: the database belongs to the sweep."""
 
     def _add_trials(self, ended: list[tuple[SweepJob, Outcome]]) -> None:
         self.database.add_trials(

@@ -1,7 +1,7 @@
 """Jobs through a launcher plugin of Hydra's: SLURM or local processes (submitit), or Ray.
 
-For each job the sweep starts a process here that submits the job to the plugin and waits for its
-end. So slots, retries, time limits, Ctrl-C and the table are those of every sweep. Both machines
+For each job the sweep starts a local process that submits the job to the plugin and waits for its
+end. So slots, retries, time limits, Ctrl-C and the table work as in every sweep. Both machines
 must see the run directory under the same path, as on a shared file system.
 """
 
@@ -43,7 +43,7 @@ LAUNCHER_PLUGINS = {
     "ray": ("hydra_plugins.hydra_ray_launcher", "ray"),
 }
 PLUGIN_DIR = ".launcher"  # in the sweep's folder, for what plugins write
-_STOP_FILE = "stop"  # holds the number of a signal, for a job that runs elsewhere
+_STOP_FILE = "stop"  # file with the number of a signal, for a job on another machine
 _POLL_S = 0.2
 
 
@@ -82,7 +82,7 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
 
 
 def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return what starts jobs: the plugin that the command line names, or processes here.
+    """Return the launcher of jobs: the plugin that the command line names, or local processes.
 
     Args:
         plan: the sweep.
@@ -94,7 +94,7 @@ def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStar
 
 
 def _plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return what starts jobs through the plugin of the plan."""
+    """Return the launcher of jobs through the plugin of the plan."""
     assert plan.launcher_plugin is not None
     launcher, settings = plan.launcher_plugin
     env = dict(os.environ)
@@ -213,7 +213,7 @@ def main(text: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, partial(_forward_signal, Path(request["place"])))
     code = submit(request)
-    if code < 0:  # this process ends as the job did, so that the sweep sees how
+    if code < 0:  # end in the same way as the job, so that the sweep sees it
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

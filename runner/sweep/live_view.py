@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep: a live table, or a line for each event in a log."""
+"""Shows a running sweep: as a live table, or as a line for each event in a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.sweep.plan import SweepJob, SweepPlan
 from runner.sweep.run_index import DONE_STATUSES, Outcome
 
 _RUNNING_SHOWN = 12
-_LONGEST_NAME = 60  # characters of settings by which a job is named in every line
+_LONGEST_NAME = 60  # most characters of settings in the name of a job
 _DRAW_EVERY_S = 0.5
 _LINE_EVERY_S = 10  # while a large grid is checked, where there is no terminal
 
@@ -91,12 +91,12 @@ class LiveView:
             parts.append(outcome.error)
         if self._live is None:
             parts += [self._best(), self._left()]
-        # On a terminal the table shows what goes well; only a failure deserves a line that stays.
+        # On a terminal the table shows successes; only a failure gets a permanent line.
         if self._live is None or try_result.status not in DONE_STATUSES:
             self._print("  ".join(p for p in parts if p))
 
     def stopping(self, running: int, is_immediate: bool) -> None:
-        self.seconds.clear()  # from here on no remaining time is estimated
+        self.seconds.clear()  # no remaining time is estimated from here on
         self._stopping = True
         if is_immediate:
             self._print("stopping at once")

@@ -26,8 +26,8 @@ JOB_LOG_FILE = "job.log"
 class LocalProcess:
     """A job's process, which leads its own session, so that Ctrl-C in the terminal misses it.
 
-    Its output goes to `job.log`, which stays locked as long as any of the job's processes has it
-    open. So the next sweep here knows whether a process of a killed one is still alive.
+    Its output goes to `job.log`, which stays locked while any process of the job has it open. So
+    the next sweep in this folder knows whether a process of a killed one is still alive.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class LocalProcess:
         """
         self._process: subprocess.Popen[bytes] | None = None
         with open_for_append(log) as output:
-            with contextlib.suppress(OSError):  # a process of an earlier try still holds it
+            with contextlib.suppress(OSError):  # a process of an earlier try still has it
                 fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
             pid = fork(command, output.fileno())
             if pid is None:
@@ -88,7 +88,7 @@ class LocalProcess:
 
     def send_signal(self, signum: int) -> None:
         """Send a signal to the job's first process, which passes it on to others as it sees fit."""
-        if self._code is None:  # it is not reaped, so that its number is no other process's
+        if self._code is None:  # it is not reaped, so that no other process has its number
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
@@ -98,12 +98,12 @@ class LocalProcess:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-# starts a job in a folder and in a slot of this number
+# starts a job in a folder, in the slot of this number
 JobStarter = Callable[[SweepJob, Path, int], LocalProcess]
 
 
 def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return what starts jobs as processes here, each with its share of the cores and GPUs.
+    """Return the launcher of jobs as local processes, each with its share of the cores and GPUs.
 
     Args:
         plan: the sweep.
@@ -129,15 +129,15 @@ def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStart
 
 
 def job_environment(plan: SweepPlan, name: str) -> dict[str, str]:
-    """Return the variables by which a job knows that it is one of a sweep."""
+    """Return the environment variables that tell a job that it is part of a sweep."""
     return {"RUNNER_SWEEP": name, **({"RUNNER_PRUNING": "1"} if plan.has_pruner else {})}
 
 
 def threads_per_rank(job: SweepJob, plan: SweepPlan) -> int | None:
     """Return the threads for each rank of a job, its share of its slot's cores.
 
-    None: the job decides, as the user gave a number, or as it runs alone and takes what it would
-    take outside a sweep.
+    None: the job decides, since the user gave a number, or it runs alone and takes as many as
+    outside a sweep.
     """
     if plan.launcher.slots == 1 or plan.has_num_threads:
         return None
@@ -178,7 +178,7 @@ def split_devices(devices: Sequence[str], slots: int) -> list[list[str]] | None:
 def process_start_ticks(pid: int) -> int | None:
     """Return when a process began, in the kernel's ticks since boot.
 
-    It tells a process from a later one with the same number. None: there is none, or it has ended.
+    It distinguishes a process from a later one with the same number. None if it has ended.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -194,7 +194,7 @@ def is_log_open(log: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is none, or it is no file
+    except OSError:  # it does not exist, or is no file
         return False
     return False
 

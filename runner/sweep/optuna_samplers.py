@@ -24,7 +24,7 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvin
 from runner.config.settings import SearchSettings
 from runner.sweep.space import Dimension, Space, combinations
 
-_POPULATION = 10  # of NSGA-II; small compared with the trials that anyone trains
+_POPULATION = 10  # of NSGA-II; small compared with usual numbers of trials
 
 
 def make_distribution(dimension: Dimension) -> BaseDistribution:
@@ -48,7 +48,7 @@ def predetermined_params(
 
     Args:
         settings: of the search.
-        space: what is searched.
+        space: the dimensions that are searched.
         number: of the trial, from 0.
     """
     if settings.sampler == "grid":
@@ -77,7 +77,7 @@ def make_sampler(
     digest = hashlib.sha256(f"{settings.seed}:{number}".encode()).digest()
     seed = int.from_bytes(digest[:4], "little")
     if settings.sampler == "tpe":
-        # Trials that are running count as poor, or all slots would try the same place.
+        # Running trials count as poor; otherwise all slots would try the same point.
         with warnings.catch_warnings(action="ignore"):  # Optuna warns that it is experimental
             return optuna.samplers.TPESampler(seed=seed, constant_liar=slots > 1)
     if settings.sampler == "gp":

@@ -1,8 +1,8 @@
 """The trials of a search, as Optuna keeps them in `study.db`. Only the sweep's process writes them.
 
-Choices are made in a copy of the study in memory. A trial is written to the database whole, in one
-transaction, before its job can start. So a kill leaves no half of a trial behind, and a sweep can
-go on from the database as if it had never been killed.
+Choices are made in a copy of the study in memory. A trial is written to the database in one
+transaction before its job can start. So a kill leaves no incomplete trial, and a sweep continues
+from the database as if it had never been killed.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Trials:
 
         Args:
             directory: of the sweep.
-            space: what is searched.
-            settings: how it is searched.
+            space: the dimensions that are searched.
+            settings: of the search.
             objectives: metrics and their directions.
             slots: jobs that run at once.
 
@@ -106,12 +106,12 @@ class Trials:
                     self._optuna_numbers.append(trial.number)
 
     def list_trials(self) -> list[Trial]:
-        """Return all trials in their order, those of earlier starts among them."""
+        """Return all trials in order, including those of earlier starts."""
         trials = self._memory_study.get_trials(deepcopy=False)
         return [Trial(number, trials[n].params) for number, n in enumerate(self._optuna_numbers)]
 
     def ask(self) -> Trial:
-        """Choose the next trial, and enter it as running."""
+        """Choose the next trial, and record it as running."""
         number = len(self._optuna_numbers)
         params = predetermined_params(self.settings, self.space, number)
         attributes: dict[str, Any] = {}
@@ -154,7 +154,7 @@ class Trials:
     def report(self, number: int, evaluation: int, value: float) -> bool:
         """Take a value that a job has measured, and decide whether the job should stop.
 
-        A job that was killed before it had the answer asks again, and is given the same.
+        A job that was killed before it got the answer asks again, and gets the same answer.
 
         Args:
             number: of the trial.
@@ -164,7 +164,7 @@ class Trials:
         trial_id = self._memory_id(number)
         trial = self._memory_storage.get_trial(trial_id)
         if trial.state.is_finished():
-            return False  # its job failed and is tried again; that is never stopped early
+            return False  # a failed job that is tried again is never stopped early
         if evaluation not in trial.intermediate_values:
             self._memory_storage.set_trial_intermediate_value(trial_id, evaluation, value)
             with database_errors(self._path):
@@ -181,7 +181,7 @@ class Trials:
             answer = (evaluation, should_stop)
             self._memory_storage.set_trial_system_attr(trial_id, _ANSWER, answer)
         with database_errors(self._path):  # keep what the pruner noted, such as a rung reached
-            # the answer first: a pruner that has noted a rung would give another the next time
+            # store the answer first: with a noted rung the pruner would answer otherwise next time
             notes = self._memory_storage.get_trial(trial_id).system_attrs.items()
             for key, note in sorted(notes, key=lambda item: item[0] != _ANSWER):
                 if trial.system_attrs.get(key) != note:
@@ -189,7 +189,7 @@ class Trials:
         return should_stop
 
     def tell(self, number: int, status: str, values: Sequence[float | None]) -> None:
-        """Enter how a job ended. An ended trial stays as it is, unless it had failed.
+        """Record the end of a job. An ended trial does not change, unless it had failed.
 
         Args:
             number: of the trial.
@@ -261,7 +261,7 @@ def open_storage(path: Path) -> RDBStorage:
 
 @contextmanager
 def database_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the database into one that people understand.
+    """Translate errors of the database into one with a clear message.
 
     Raises:
         SweepDatabaseError: for an error of the database in the body.

@@ -1,4 +1,4 @@
-"""From lists of overrides to a checked sweep: its jobs, what varies among them, its directory."""
+"""Plans a sweep from lists of overrides: its checked jobs, the keys that vary, its directory."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from runner.config.settings import LauncherSettings, make_settings
 from runner.errors import ConfigError, UserError, raise_combined
 
-# Keys of the sweep as a whole. They enter neither a job nor its identity nor the sweep's hash.
+# Keys of the sweep as a whole, which are part of no job, no identity and no hash of the sweep.
 _SWEEP_WIDE_KEYS = re.compile(
     r"((launcher|search)([./]|$)|hydra\.(run\.dir|mode|sweep|launcher|sweeper)([.]|$)"
     r"|hydra/(launcher|sweeper)$)"
 )
-# Keys of Hydra's own sweeps that do not hold here, and what to write instead.
+# Keys of Hydra's own sweeps that are not supported here, and their replacements.
 _REFUSED_KEYS = {
     "hydra.run.dir": "the jobs of a sweep lie in its own folder; hydra.sweep.dir=DIR places that",
     "hydra.sweep.subdir": "the folders of jobs are named by their overrides",
     "hydra/sweeper": "a sweep is the grid of its values",
     "hydra.sweeper": "a sweep is the grid of its values",
 }
-_MAX_PROBLEMS = 10  # of a large grid that are reported; enough to see what is wrong with it
+_MAX_PROBLEMS = 10  # most wrong jobs of a large grid that are reported
 _MAX_SLUG_LENGTH = 80
 
 
@@ -47,8 +47,8 @@ class SweepJob:
     Attributes:
         key: its signature, with a suffix where several jobs of the sweep share one (such as
             `trainer.device=cpu,cuda`, which does not change the result).
-        overrides: what its process gets.
-        varying: the overrides in which the sweep's jobs differ, by key, as they are written.
+        overrides: those passed to its process.
+        varying: key -> value of the overrides in which the sweep's jobs differ, as written.
         num_threads: of each rank, as the user gave it.
     """
 
@@ -84,7 +84,7 @@ class SweepPlan:
         secondary_objectives: further objectives of a search and their directions.
         num_trials: jobs of a search, which are chosen one by one; None for a grid.
         launcher_plugin: its name and settings; None: jobs run on this machine.
-        has_pruner: whether jobs ask after each evaluation if they should go on.
+        has_pruner: whether jobs ask after each evaluation whether to continue.
     """
 
     jobs: tuple[SweepJob, ...]
@@ -207,7 +207,7 @@ def _safe(text: str) -> str:
 
 
 def _short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return, for each key, its last parts that tell it from the others."""
+    """Return for each key its last parts, as many as make it unique."""
     short = {}
     for key in keys:
         parts = re.split(r"[./]", key)
@@ -232,7 +232,7 @@ def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def check_sweep_overrides(jobs: Sequence[Sequence[str]]) -> None:
-    """Refuse keys that do not hold for sweeps, and lists of values for the sweep as a whole.
+    """Refuse keys that sweeps do not support, and lists of values for keys of the whole sweep.
 
     Raises:
         ConfigError: for the first of them.
@@ -291,8 +291,8 @@ def sweep_directory(
 ) -> str:
     """Return the sweep's directory, which is the same for the same command with more values.
 
-    The hash is of the fixed overrides and of the keys that vary, not of their values, so that a
-    grid to which a value is added finds the jobs that are done.
+    The hash covers the fixed overrides and the keys that vary, but not their values, so that a
+    grid with an added value finds the jobs that are done.
 
     Args:
         template: with {name} and {signature} in it.

@@ -14,10 +14,10 @@ from runner.sweep.search import SearchJobs
 
 
 def pruning_responder(search_jobs: SearchJobs) -> Callable[[RunningJob], None] | None:
-    """Return what answers a running job; None if this search stops no job early."""
+    """Return the function that answers a running job; None if this search stops no job early."""
     if search_jobs.spec.settings.pruner == "none":
         return None
-    answered: dict[int, int] = {}  # try -> the step that its last answer was about
+    answered: dict[int, int] = {}  # try -> the step of its last answer
 
     def answer(running: RunningJob) -> None:
         step = _read_request(running.folder)
@@ -39,12 +39,12 @@ def _read_request(folder: Path) -> int | None:
         return None
     try:
         return int(read_json(path)["step"])
-    except (UserError, TypeError, KeyError):  # the job has just taken it away
+    except (UserError, TypeError, KeyError):  # the job has just removed it
         return None
 
 
 def _read_evaluation(folder: Path, step: int, metric: str) -> tuple[int, float]:
-    """Return how many evaluations there were up to a step, and what the last one measured."""
+    """Return the number of evaluations up to a step, and the metrics of the last one."""
     split, _, name = metric.partition("/")
     rows = [
         r

@@ -38,19 +38,19 @@ from runner.sweep.sweep_state import (
     write_leaderboard,
 )
 
-_LEADERBOARD_EVERY_S = 5  # so that a sweep that is killed leaves a recent one
+_LEADERBOARD_EVERY_S = 5  # so that a killed sweep leaves a recent page
 _MAX_FAILURES_SHOWN = 20  # errors of jobs that are shown at the end
 
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """What the command line says of a sweep besides its jobs."""
+    """Options of a sweep from the command line, besides its jobs."""
 
-    flags: Sequence[str] = ()  # words that are no overrides and that every job gets too
+    flags: Sequence[str] = ()  # flags that are passed to every job, too
     command: Sequence[str] = ()  # the whole command, for the record
-    resume_arguments: Sequence[str] = ()  # the words of it that `resume` gives again
+    resume_arguments: Sequence[str] = ()  # the words of it that `resume` repeats
     dry_run: bool = False
-    rerun: bool = False  # jobs that other code has done are done again
+    rerun: bool = False  # whether jobs done by other code are repeated
     # its name and settings; None: jobs run on this machine
     launcher_plugin: tuple[str, tuple[str, ...]] | None = None
     # returns what starts jobs
@@ -63,7 +63,7 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
     Args:
         plan: the checked sweep.
         options: what else the command line says.
-        search: what chooses the jobs one by one; None: they are those of the plan.
+        search: chooses the jobs one by one; None: they are those of the plan.
 
     Returns:
         The exit code: 0, 1 if a job failed, 130 or 143 after a signal.
@@ -143,7 +143,7 @@ def _run_jobs(
 def _report_outcome(
     scheduler: JobScheduler, source: GridJobs | SearchJobs, job: SweepJob, outcome: Outcome
 ) -> None:
-    """Give a job's outcome to the source of jobs, and stop the sweep if that cannot use it."""
+    """Pass a job's outcome to the source of jobs, and stop the sweep if the source fails."""
     try:
         problem = source.receive_outcome(job, outcome)
     except SweepDatabaseError as error:
@@ -193,13 +193,13 @@ def _write_page(console: Console, directory: Path) -> None:
 
     try:
         print_line(console, f"report: {write_report(directory)}")
-    except Exception as error:  # the runs are done and on disk, whatever is wrong with a page
+    except Exception as error:  # the runs are done and saved, whether or not the page works
         again = f"`python -m runner report {shell_path(directory)}` tries again"
         _warn(f"report.html could not be written: {error}; {again}")
 
 
 def _dry_run(console: Console, plan: SweepPlan, *, rerun: bool) -> None:
-    """List the jobs, what is done, and how many a search is to choose; write nothing."""
+    """List the jobs, which are done, and how many a search will choose; write nothing."""
     directory = Path(plan.directory)
     is_search = plan.num_trials is not None
     states = read_job_states(directory) if is_search else _grid_states(plan, directory, rerun)

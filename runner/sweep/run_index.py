@@ -1,4 +1,4 @@
-"""The run directories of a sweep, and which job each of them belongs to."""
+"""Finds the run directories of a sweep, and the job that each of them belongs to."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.rundir.run_files import read_result
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 
 DONE_STATUSES = ("completed", "pruned")
-UNREADABLE_SIGNATURE = ""  # of a folder whose meta.json is damaged; no job has it
+UNREADABLE_SIGNATURE = ""  # the signature of a folder with a damaged meta.json; no job has it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended, by its `result.json` and, where that says nothing, by its process."""
+    """The outcome of a job, from its `result.json` or else from its process."""
 
     status: str  # completed, pruned, interrupted, failed or waiting
     error: str | None = None
@@ -115,7 +115,7 @@ def read_result_if_whole(folder: Path) -> Mapping[str, Any] | None:
 
 
 def code_version(git: Mapping[str, Any] | None) -> str | None:
-    """Return a text that tells one state of the code from another, within this process."""
+    """Return a text that identifies a state of the code within this process."""
     return f"{git.get('commit')} {hash(git.get('patch'))}" if git else None
 
 
@@ -148,7 +148,7 @@ def assign_folders(
     taken: Collection[str],
     directory: Path,
 ) -> dict[str, str]:
-    """Return a folder's name for every job: the one that it has, else a readable one that is free.
+    """Return a folder's name for every job: its present one, or else a new readable one.
 
     Args:
         jobs: the jobs.
@@ -177,12 +177,12 @@ def assign_folders(
 
 
 def _is_no_folder(path: Path) -> bool:
-    """Return whether something is there that is no folder of the sweep: a file, or a link."""
+    """Return whether the path is a file or a link, not a folder of the sweep."""
     return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
 
 
 def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Outcome:
-    """Return what a `result.json` says of the metrics that the sweep looks at.
+    """Return the outcome in a `result.json`, with the metrics that the sweep needs.
 
     Args:
         result: its content; None if there is none.

@@ -1,4 +1,4 @@
-"""Runs jobs in slots: starts, watches, retries and stops them. Knows neither grids nor searches."""
+"""Runs jobs in slots: starts, watches, retries and stops them, for grids and searches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runner.sweep.plan import SweepJob
 from runner.sweep.run_index import DONE_STATUSES, read_result_if_whole
 from runner.sweep.stop_signal import StopRequest
 
-_POLL_S = 0.5  # between two looks at the clock, the view and the time limits
-_PRUNING_POLL_S = 0.02  # the same where jobs wait for the sweep's answer after each evaluation
-_GRACE_S = 30  # in which a job whose time is over may save
+_POLL_S = 0.5  # between checks of the clock, the view and the time limits
+_PRUNING_POLL_S = 0.02  # the same if jobs wait for the sweep's answer after each evaluation
+_GRACE_S = 30  # left to a job beyond its time limit to save
 # These signals need no explanation; with others the last line of the log says more.
 _PLAIN_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Exit codes of a job that was asked to stop, whether it saved first or had not come that far.
+# Exit codes of a job that was asked to stop, whether or not it could save before.
 _STOPPED_EXIT_CODES = {
     code for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) for code in (-n, 128 + n)
 }
@@ -34,16 +34,16 @@ _STOPPED_EXIT_CODES = {
 
 @dataclass
 class RunningJob:
-    """A job's process and what has to be known when it ends."""
+    """A job's process, and the facts that are needed when it ends."""
 
     job: SweepJob
     folder: Path
     slot: int
     handle: LocalProcess
-    num_previous_tries: int  # tries before this one, by this start of the sweep
+    num_previous_tries: int  # earlier tries by this start of the sweep
     try_id: int  # of this try, in the database
-    result_version: tuple[int, int] | None  # of the `result.json` that was there before this try
-    log_offset: int  # byte of the log at which this try begins
+    result_version: tuple[int, int] | None  # version of the `result.json` before this try
+    log_offset: int  # offset in the log at which this try begins
     # among the processes of the sweep's memory group, or of the machine
     oom_kills_before: int | None
     start_time: float = field(default_factory=time.monotonic)
@@ -58,8 +58,8 @@ class JobScheduler:
     """Keeps the slots full until the jobs are done or the sweep is asked to stop.
 
     Attributes:
-        failure: why the sweep had to stop by itself; None while it did not.
-        answer_pruning: called for each running job, to answer those that ask whether to go on.
+        failure: why the sweep had to stop by itself, or None.
+        answer_pruning: called for each running job, to answer requests whether to continue.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class JobScheduler:
 
         Args:
             jobs: taken one by one as slots become free, so that a search can choose the next job
-                by what it knows by then.
+                from all results so far.
         """
         waiting, retries = iter(jobs), deque[tuple[SweepJob, int]]()
         while True:
@@ -163,7 +163,7 @@ class JobScheduler:
             if result.get("status") in DONE_STATUSES:
                 return str(result["status"]), None
             if not (running.folder / "meta.json").exists():
-                return "completed", None  # it keeps nothing, such as loop=debug
+                return "completed", None  # it writes no result, such as loop=debug
             return "failed", "it ended with exit code 0, but without a result"
         if running.is_timed_out:
             return "failed", f"stopped after {self.settings.timeout_s:g} s (launcher.timeout_s)"
@@ -217,7 +217,7 @@ class JobScheduler:
 
     @contextmanager
     def _abort_on_error(self) -> Iterator[None]:
-        """Stop the sweep if its database fails: its work would be forgotten."""
+        """Stop the sweep if its database fails, since results would be lost."""
         try:
             yield
         except SweepDatabaseError as error:
@@ -230,7 +230,7 @@ class JobScheduler:
 
 
 def _file_version(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from one that has replaced it; None if there is none."""
+    """Return a state that changes if a file is replaced; None if there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -243,7 +243,7 @@ def _signal_text(running: RunningJob, code: int) -> str:
     text = f"{'killed' if code < 0 else 'stopped'} by signal {number}"
     before, now = running.oom_kills_before, count_oom_kills()
     if number == signal.SIGKILL and before is not None and now is not None and now > before:
-        # the count is of a group or of the machine, so that it may have been another process
+        # the count is for a group or the machine, so that it may be of another process
         killed = "the system killed a process for want of it meanwhile"
         return f"{text}, probably out of memory: {killed}"
     if number in _PLAIN_SIGNALS:

@@ -38,12 +38,12 @@ _READ_BY_PRUNERS = {
     "pruner_factor": ("asha",),
     "pruner_after": ("median",),
 }
-_MIN_ALIKE_FAILURES = 3  # at the start of a search, after which it stops
+_MIN_ALIKE_FAILURES = 3  # failures at the start of a search after which it stops
 
 
 @dataclass(frozen=True)
 class SearchSpec:
-    """What is searched and how."""
+    """The space and the settings of a search."""
 
     space: Space
     settings: SearchSettings
@@ -59,8 +59,8 @@ def plan_search(
 
     Args:
         fixed: overrides of every job.
-        space: what is searched.
-        settings: how it is searched.
+        space: the dimensions that are searched.
+        settings: of the search.
         check: composes and checks one job, and raises UserError.
 
     Raises:
@@ -86,7 +86,7 @@ def plan_search(
         count = sum(1 for _ in combinations(space))  # raises if they cannot be counted
         total = min(total or count, count)
     raise_combined(problems)
-    # The number of trials does not make another search: a longer one goes on with the same.
+    # The number of trials is not part of the identity, so that a longer search continues.
     # What `each_job` sets is among the fixed overrides.
     unsigned = ("num_trials", "space", "each_job")
     signed = {k: v for k, v in asdict(settings).items() if k not in unsigned}
@@ -183,7 +183,7 @@ def find_idle_settings(settings: SearchSettings, defaults: Mapping[str, Any]) ->
     """Yield a sentence for each setting of a search that its sampler or pruner does not read.
 
     Args:
-        settings: how it is searched.
+        settings: of the search.
         defaults: the same without overrides.
     """
     for name, pruners in _READ_BY_PRUNERS.items():
@@ -195,10 +195,10 @@ def find_idle_settings(settings: SearchSettings, defaults: Mapping[str, Any]) ->
 
 
 class SearchJobs:
-    """Gives the jobs of a search and takes their outcomes. Only the sweep's loop calls it.
+    """Yields the jobs of a search and records their outcomes. Only the sweep's loop calls it.
 
     Attributes:
-        trials: the trials that there are.
+        trials: all trials so far.
         trial_numbers: trials of each job, by the job's key, as a point may be chosen twice.
         plan: the sweep, with the jobs of earlier starts.
     """
