@@ -1,6 +1,6 @@
-"""Runs for people: the terminal, trackers, tables and pages.
+"""Shows runs to people: in the terminal, trackers, tables and pages.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

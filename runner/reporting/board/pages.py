@@ -1,4 +1,4 @@
-"""The pages of the board, put together from the parts that the reports are made of."""
+"""The pages of the board, assembled from the same parts as reports."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ LINKS = BoardLinks()
 
 
 def make_index(selection: RunSelection, root: Path) -> Page:
-    """Return the first page: what runs, what failed, all sweeps and runs."""
+    """Return the first page: running and failed runs, all sweeps and runs."""
     page = Page(f"Board of {root}")
     runs = sorted(selection.runs, key=lambda r: str(r.meta.get("created") or ""), reverse=True)
     counts = Counter(run.status for run in runs)
@@ -114,7 +114,7 @@ def _make_overview(selection: RunSelection, title: str) -> Page:
 
 
 def sweep_label(sweep: Path, root: Path) -> str:
-    """Return what a sweep is called on the board."""
+    """Return the name of a sweep on the board."""
     return str(sweep.relative_to(root)) if sweep != root else sweep.name
 
 
@@ -212,5 +212,5 @@ def _runs(runs: Sequence[RunRecord]) -> str:
     button = '<form id="compare" action="/compare"><button>Compare the marked runs</button></form>'
     right = ["value", "best step", "step", "time"]
     table = render_table(_HEADER, rows, numeric=right, sortable=True)
-    # What failed has a list of its own, and the column would widen the table beyond most screens.
+    # Failed runs have their own list, and the column would make the table wider than most screens.
     return button + render_table_tools(_HEADER, hidden=["last line"]) + table

@@ -1,6 +1,6 @@
 """The board's server: this machine only, and read only.
 
-A page is found by the name of a run that was listed, never by a path that a request says.
+Pages are found by the name of a listed run, never by a path in a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runner.rundir.secrets import mask_secrets
 ADDRESS = "127.0.0.1"
 _MOST_COMPARED = 100
 _HEADERS = {
-    # Parallel coordinates compile their shaders' callers; nothing but our own scripts may do so.
+    # Parallel coordinates compile code for their shaders, which only our own scripts may do.
     "Content-Security-Policy": "default-src 'none'; script-src 'self' 'unsafe-eval'; "
     "style-src 'unsafe-inline'; img-src data: blob:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -48,7 +48,7 @@ _SCRIPTS: dict[str, Callable[[], str]] = {
 
 
 class Board(ThreadingHTTPServer):
-    """Answers on the loopback address of this machine.
+    """A server on the loopback address of this machine.
 
     Args:
         root: the folder of runs and sweeps.
@@ -66,7 +66,7 @@ class Board(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> set[str]:
-        """The names by which a browser on this machine may ask; others are pages that lie."""
+        """The host names that a browser on this machine may use; others mean DNS rebinding."""
         return {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
     def make_page(self, path: str, query: dict[str, list[str]]) -> Page:
@@ -74,7 +74,7 @@ class Board(ThreadingHTTPServer):
 
         Raises:
             LookupError: if there is no such page.
-            UserError: if what it would show cannot be read.
+            UserError: if the files of the page cannot be read.
         """
         selection = self.snapshots.read()
         root = self.snapshots.root
@@ -142,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             raise  # the browser has gone
         except Exception as error:
-            # A run directory may hold anything; the page that cannot show it says so.
+            # A run directory may hold anything; a page that cannot show it reports the error.
             shown = _error_page("This cannot be shown", error)
             self._answer_page(HTTPStatus.INTERNAL_SERVER_ERROR, shown)
 
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a page asks every few seconds."""
+        """Log nothing: pages send a request every few seconds."""
 
 
 def _error_page(title: str, error: Exception) -> Page:

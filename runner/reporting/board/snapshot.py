@@ -1,4 +1,4 @@
-"""What stands below a folder of runs at one moment. Finished runs are read once."""
+"""Reads the runs below a folder as they are at one moment. Finished runs are read once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.errors import UserError
 from runner.reporting.report.find import RunSelection, find_runs, read_any_run
 from runner.reporting.report.records import RunRecord
 
-_FRESH_S = 1.0  # several pages that are open at once share what was read
+_FRESH_S = 1.0  # several open pages share the result
 _FILES = ("result.json", "meta.json")
 
 
@@ -27,7 +27,7 @@ class Snapshots:
     _last: tuple[float, RunSelection] | None = None
 
     def read(self) -> RunSelection:
-        """Return the runs as they are now, or were a second ago; none for an empty folder."""
+        """Return the runs as they are now, or were a second ago; empty for an empty folder."""
         with self._lock:
             if self._last is None or time.monotonic() - self._last[0] > _FRESH_S:
                 self._last = (time.monotonic(), self._read_all())
@@ -40,10 +40,10 @@ class Snapshots:
             return RunSelection((), (str(error),), ())
 
     def _read_run(self, folder: Path, label: str, row: Mapping[str, str]) -> RunRecord:
-        """Read a run, unless it had ended when it was read before and nothing has changed since.
+        """Read a run, unless it had ended when last read and has not changed since.
 
         Raises:
-            UserError: if it cannot be read, whatever it holds: one run must not hide the others.
+            UserError: if it cannot be read for any reason: one run must not hide the others.
         """
         state = (dict(row), [_state(folder / name) for name in _FILES])
         if folder in self._kept and self._kept[folder][0] == state:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df", "#bf3989", "#6e7781")
-CHART_SUFFIXES = (".png", ".svg", ".html")  # of files that a chart can be written to
+CHART_SUFFIXES = (".png", ".svg", ".html")  # suffixes of files that a chart can be written to
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def render_braille(chart: Chart, *, width: int) -> list[str]:
     y_max = max((y for line in chart.lines for y in line.ys), default=0.0) or 1.0
     plotext.clear_figure()
     plotext.theme("clear")
-    plotext.limitsize(False, False)  # to the terminal, whose size the caller knows
+    plotext.limitsize(False, False)  # not to the terminal: the caller knows its size
     plotext.plotsize(width, 15)
     for line in chart.lines:
         plotext.plot(line.xs, line.ys, marker="braille")

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.metrics.names import TRAIN_EVALUATION, evaluation_name
 
-SCALES_APART = 4  # factor from which on a loss of the train rows stands by itself
+SCALES_APART = 4  # from this ratio on the train loss is shown separately
 GRADIENT_NORM = "train/gradient_norm"  # of `trainer.log_gradients`; parts follow a slash
 SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
@@ -64,7 +64,7 @@ def format_number(value: float) -> str:
 
 
 def format_speed(speed: Mapping[str, float]) -> str:
-    """Format examples/s of all ranks, of one rank where there are several, and updates/s."""
+    """Format examples/s of all ranks, per rank if there are several, and updates/s."""
     words = []
     if "examples_per_s" in speed:
         words.append(f"{speed['examples_per_s']:,.0f} ex/s")
@@ -98,7 +98,7 @@ def evaluation_table(metrics: Mapping[str, float]) -> TextTable:
         name, _, row = key.partition("/")
         names += [name] * (name not in names)
         rows += [row] * (row not in rows)
-    rows.sort(key=bool)  # what holds for all rows and tasks comes first
+    rows.sort(key=bool)  # values over all rows and tasks come first
     cells = [
         [row or ("all" if len(rows) > 1 else ""), *_cells(metrics, names, row)] for row in rows
     ]
@@ -129,8 +129,8 @@ def result_tables(
 ) -> dict[str, TextTable]:
     """Return the tables of a result by their headings.
 
-    It is one table of metrics and splits without a heading or, where several tasks or slices were
-    measured, a table of tasks and metrics for each split.
+    It is one table of metrics and splits without a heading or, with several tasks or slices, a
+    table of tasks and metrics for each split.
 
     Args:
         metrics: `split/metric[/task]` -> value.
@@ -177,8 +177,7 @@ def result_table(
         metrics: `split/metric[/task]` -> value.
         reachable: split -> metric[/task] -> the best value that any model could have. Splits with
             such values have a second column for them.
-        yardstick: `name` and `metrics` of what the run is compared with: a row below each of
-            these metrics.
+        yardstick: `name` and `metrics` of the baseline: a row below each of these metrics.
     """
     splits = list(group_by_split(metrics))
     reachable = {evaluation_name(split): best for split, best in reachable.items()}
@@ -209,10 +208,10 @@ def result_table(
 def _by_scale(
     row: list[str], header: Sequence[str], metrics: Mapping[str, float]
 ) -> list[list[str]]:
-    """Return a metric's row, or two where the loss of the train rows is of another scale.
+    """Return a metric's row, or two if the train loss has another scale.
 
-    That of a sequence is summed over its places in a training, and of one place in an evaluation:
-    side by side they would look like a result.
+    The loss of a sequence is summed over its places in training, and of one place in an evaluation:
+    in one row they would seem comparable.
     """
     name, *cells = row
     train = metrics.get(f"train/{name}", 0.0)

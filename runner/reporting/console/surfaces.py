@@ -103,7 +103,7 @@ class TerminalSurface:
         num_header, lines = table.header_height(), table.lines()
         text = Text(f"\n{title}", style="bold")
         for i, line in enumerate(lines):
-            if line:  # a header whose names are all empty has none
+            if line:  # a header with empty names only is left out
                 text.append(f"\n  {line}", style="cyan not bold" if i < num_header else "not bold")
         self._print(text)
 
@@ -134,7 +134,7 @@ class TerminalSurface:
             BarColumn(bar_width=None),
             TextColumn("{task.fields[facts]}", markup=False),
             console=self._console,
-            auto_refresh=False,  # refreshing takes a thread, which would slow training
+            auto_refresh=False,  # refreshing would need a thread, which would slow training
             expand=True,
             transient=True,
         )
@@ -151,7 +151,7 @@ class TerminalSurface:
 def ignore_closed_stream(
     stream: TextIO, draw: Callable[[], object], *, may_be_full: bool = True
 ) -> None:
-    """Draw, and go on without output if the reader is gone, as with `| head` or a lost terminal.
+    """Draw, and continue without output if the reader is gone, as with `| head` or a lost terminal.
 
     Raises:
         OSError: if the disk is full, and it may not be.

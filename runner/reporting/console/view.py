@@ -33,8 +33,8 @@ _log = logging.getLogger("runner.reporting.console")
 class View:
     """Progress, metrics and messages of one run. Rank 0 only.
 
-    A terminal shows a bar, any other stream a line at each log point. A stream that nobody reads
-    any more raises nothing.
+    A terminal shows a bar, any other stream a line at each log point. No error is raised if the
+    reader of the stream is gone.
 
     Args:
         stream: where output goes; None for standard output.
@@ -43,7 +43,7 @@ class View:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._surface = make_surface(stream or sys.stdout)
         self._total_steps: int | None = None
-        self._first_step: int | None = None  # of this process; a resumed run does not begin at 0
+        self._first_step: int | None = None  # where this process began; above 0 for a resumed run
         self._started_s = self._next_draw_s = 0.0
         self._facts = ""
         self._rate: float | None = None  # updates per second
@@ -92,7 +92,7 @@ class View:
         rest = (format_speed(speed), self._left(step))
         _log.info("%s", self._train_line(step, metrics, *rest))
         if not self._surface.has_bar:
-            # Those of single tasks would make lines that nobody reads; log.txt has them.
+            # Those of single tasks would make long lines; log.txt has them.
             whole = {name: value for name, value in metrics.items() if "/" not in name}
             self._surface.write_line(self._train_line(step, whole or metrics, *rest))
 
@@ -133,7 +133,7 @@ class View:
             self._surface.write_line(line)
 
     def wait_for(self, what: str) -> None:
-        """Say what takes a while between the last evaluation and the result."""
+        """Show what the run waits for between the last evaluation and the result."""
         self._surface.draw_progress(what, 0, None, "")
         if not self._surface.has_bar:
             self._surface.write_line(f"{what} ...")

@@ -1,4 +1,4 @@
-"""Deletes runs that came to nothing; never a run that is in use or that another one needs."""
+"""Deletes failed and abandoned runs; never a run that is in use or that another one needs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from runner.rundir.regular_files import is_temporary
 from runner.rundir.sweep_folder import SWEEP_MARKS, is_sweep
 from runner.rundir.walk import walk_folders
 
-_DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` goes on
-# settings that name the run whose weights or tables another run began with
+_DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` continues
+# settings that name the source of a run's initial weights or tables
 _STARTED_FROM = re.compile(r"checkpoint\.(init_from|init_tables\..+\.from)")
 # `dataset.learnt` in a config.yaml
 _LEARNT = re.compile(r"^  learnt: ['\"]?(/.*?)['\"]?$", re.MULTILINE)
@@ -46,7 +46,7 @@ class CleanupPlan:
     """What would be deleted."""
 
     removable: tuple[RemovableRun, ...]
-    kept: tuple[tuple[Path, str], ...]  # what qualifies but must stay, or cannot be read, and why
+    kept: tuple[tuple[Path, str], ...]  # folders that must stay or cannot be read, with the reason
     num_runs: int
 
 
@@ -107,7 +107,7 @@ def _is_beginning(names: frozenset[str]) -> bool:
 
 
 def _read(folder: Path) -> RunRecord | str:
-    """Return a record, or why there is none."""
+    """Return the record of a run, or why it cannot be read."""
     if folder.name.startswith(_DELETING):
         return "its deletion was cut short"
     if not os.path.exists(folder / "meta.json"):
@@ -131,7 +131,7 @@ def _removal_reason(place: Path, run: RunRecord | str, *, interrupted: bool) -> 
 
 
 def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
-    """Return runs that others need, for a warm start or an evaluation: needed -> who needs it."""
+    """Return run -> the runs that need it, for a warm start or an evaluation."""
     needed: dict[Path, Path] = {}
     for run in runs:
         identity = run.meta.get("identity") or {}
@@ -153,7 +153,7 @@ def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
 
 
 def _learnt_from(folder: Path) -> str | None:
-    """Return `dataset.learnt` of a run, which its identity does not hold."""
+    """Return `dataset.learnt` of a run, which is not part of its identity."""
     try:
         found = _LEARNT.search(read_plain_yaml(folder / "config.yaml"))
     except UserError:  # absent or damaged
@@ -173,7 +173,7 @@ def folder_num_bytes(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size
-            except FileNotFoundError:  # another process may be at work here
+            except FileNotFoundError:  # another process may change the folder meanwhile
                 continue
     return total
 
@@ -199,7 +199,7 @@ def _relative(folder: Path) -> str:
 
 
 def delete_runs(runs: Sequence[RemovableRun]) -> bool:
-    """Delete runs: lock each, rename it, remove it. So a kill never leaves half a run.
+    """Delete runs: lock, rename and remove each, so that a kill never leaves half a run.
 
     Returns:
         Whether all could be deleted.
@@ -226,7 +226,7 @@ def delete_runs(runs: Sequence[RemovableRun]) -> bool:
 
 
 def _clean_up_outputs(folder: Path) -> None:
-    """Remove an `outputs/NAME` that is empty now; let `latest` name the newest run that is left."""
+    """Remove empty `outputs/NAME`, and point `latest` to the newest remaining run."""
     outputs = next((p for p in folder.parents if p.name == "outputs"), None)
     if outputs is None:
         return

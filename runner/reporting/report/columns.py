@@ -1,4 +1,4 @@
-"""What varies between runs, which metrics they have, and in which order they are shown."""
+"""Chooses the columns of a table of runs: varying settings and metrics; sorts the runs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _UNSET = (_ABSENT, format_setting(None))
 def varying_settings(runs: Sequence[RunRecord]) -> list[str]:
     """Return the settings in which the runs differ, options of groups first, without the seed.
 
-    A key that follows from the option of its group is left out, and so are data that follow from
-    other settings, a key whose parts are settings too, and one that comes and goes with its
-    neighbour and has one value only.
+    Left out are keys determined by the option of their group, data determined by other settings,
+    keys whose parts are settings too, and keys with a single value that occur only together with a
+    neighbour.
     """
     runs = [r for r in runs if r.settings]
     keys = dict.fromkeys(key for r in runs for key in r.settings)
@@ -51,13 +51,13 @@ def _at(run: RunRecord, key: str) -> Any:
 
 
 def _follows(table: Mapping[str, Sequence[Any]], key: str, others: Sequence[str]) -> bool:
-    """Whether runs that are equal in the other settings are equal in this one."""
+    """Whether a setting is determined by the others: equal in all runs in which they are equal."""
     columns = [table[other] for other in others]
     return len(set(zip(*columns))) == len(set(zip(*columns, table[key])))
 
 
 def _without_companions(keys: Sequence[str], table: Mapping[str, Sequence[Any]]) -> list[str]:
-    """Leave out keys of one value that come and go with a neighbour, the last first."""
+    """Leave out keys of one value that occur only together with a neighbour, the last first."""
     has = {k: [value not in _UNSET for value in table[k]] for k in keys}
     kept = list(keys)
     for key in reversed(keys):
@@ -70,14 +70,14 @@ def _without_companions(keys: Sequence[str], table: Mapping[str, Sequence[Any]])
 
 
 def short_headings(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last two parts of each key; the whole key where others end alike."""
+    """Return the last two parts of each key, or the whole key if others have the same ending."""
     short = {k: ".".join(k.split(".")[-2:]) for k in keys}
     count = Counter(short.values())
     return {k: s if count[s] == 1 else k for k, s in short.items()}
 
 
 def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
-    """Return the metric that most of the runs monitor; if no run has it, one that they have.
+    """Return the metric that most runs monitor; if no run has measured it, another one.
 
     Returns:
         Its name, as split/metric, and its direction: max, min or one.
@@ -155,7 +155,7 @@ def sort_runs(
 
 
 def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
-    """Return notes on differences that nobody chose: code, versions of packages and of Python."""
+    """Return notes on unintended differences: code, versions of packages and of Python."""
     notes = []
     started = [r for r in runs if r.meta]
     codes = Counter(_code(r.meta) for r in started)

@@ -1,4 +1,4 @@
-"""Two runs side by side: tables of what differs, and whether their results are the same."""
+"""Compares two runs: tables of differences, and whether their results are the same."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
 
     Args:
         folders: of the runs.
-        changes: key and both values of what differs, by heading.
+        changes: heading -> keys that differ, with both values.
     """
     out = make_console(is_asked=True)
     names = [f.resolve().name for f in folders]
@@ -85,8 +85,8 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
     """Compare the results of two runs of the same settings, bit for bit.
 
     These are the log of metrics, and the weights and states of the newest checkpoint that both
-    still have. Speeds and times may differ. Of a run that was made longer by a resume, rows that
-    its first end has written count as little as means of updates that began there.
+    still have. Speeds and times may differ. If a resume has made a run longer, rows written at its
+    first end are not compared, nor are means over updates that begin there.
     """
     same: list[str] = []
     different: list[str] = []
@@ -124,7 +124,7 @@ def compare_runs(one: Path, two: Path) -> RunComparison:
 
 
 def _largest_difference(a: Any, b: Any) -> str:
-    """Return a text about the metric in which two results are furthest apart."""
+    """Return a text about the metric with the largest difference."""
     if not isinstance(a, dict) or not isinstance(b, dict):
         return f" {a} and {b}"
     if a.keys() != b.keys():
@@ -144,7 +144,7 @@ def _digest(path: Path) -> str:
     """Return the sha256 of a log; empty if there is none.
 
     Raises:
-        UserError: if it is there and cannot be read.
+        UserError: if it exists and cannot be read.
     """
     if not path.exists():
         return ""
@@ -188,10 +188,10 @@ class _SharedRows:
 
 
 def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
-    """Compare the rows that two logs have of the same split and step.
+    """Compare the rows of two logs with the same split and step.
 
-    A row of train metrics is over the updates since the row before it, so that it is compared only
-    where that one is of the same step in both.
+    A row of train metrics covers the updates since the previous row, so it is compared only if the
+    previous rows have the same step in both.
     """
     by_place = [{_place(row): row for row in rows} for rows in (one, two)]
     begins = [_window_begins(rows) for rows in (one, two)]
@@ -212,7 +212,7 @@ def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
 
 
 def _window_begins(rows: Sequence[Row]) -> dict[tuple[str, str], str | None]:
-    """Return for each train row, by split and step, the step of the train row before it."""
+    """Return (split, step) of each train row -> the step of the previous train row."""
     places = [_place(row) for row in rows if row.get("split") == "train"]
     return dict(zip(places, [None, *(step for _, step in places)]))
 

@@ -24,10 +24,10 @@ _HEADINGS = {
 
 
 def read_importance(folder: Path) -> dict[str, Any]:
-    """Return what `importance.json` of a run says; {} if there is none.
+    """Return the content of a run's `importance.json`; {} if there is none.
 
     Raises:
-        UserError: if its values are of another form than `importance` writes.
+        UserError: if it does not have the form that `importance` writes.
     """
     path = folder / IMPORTANCE_FILE
     facts = read_optional_json(path)
@@ -67,7 +67,7 @@ def show_importance(out: Console, facts: Mapping[str, Any]) -> None:
 
 
 def importance_figure(facts: Mapping[str, Any]) -> tuple[Figure, str]:
-    """Return bars of what each method says, each scaled to its largest value, and a note.
+    """Return bars of each method's importances, scaled to its largest value, and a note.
 
     Args:
         facts: of `read_importance`.

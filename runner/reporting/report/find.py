@@ -1,4 +1,4 @@
-"""Finds the runs that a list of folders stands for: runs, sweeps, and folders of them."""
+"""Finds the runs in a list of folders: runs, sweeps, and folders of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunSelection:
     """The runs of some folders."""
 
     runs: tuple[RunRecord, ...]
-    problems: tuple[str, ...]  # what could not be read, and why
+    problems: tuple[str, ...]  # folders that could not be read, with the reason
     sweeps: tuple[Path, ...]
 
 
@@ -38,7 +38,7 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
         read: returns the record of a folder, its label, and its row of the sweep's leaderboard.
 
     Raises:
-        UserError: if there is none, saying what each folder is instead.
+        UserError: if there is none; the message says what each folder is.
     """
     runs: dict[Path, RunRecord] = {}
     problems: list[str] = []
@@ -80,7 +80,7 @@ def _walk(
         row = rows.get(path.parent, {}).get(path.name, {})
         if "meta.json" in names:
             yield path, row
-        elif path.parent in rows:  # a job that has not begun, or no job
+        elif path.parent in rows:  # a job that has not begun, or another folder
             below.clear()
             if names & FILES_BEFORE_META:
                 yield path, row

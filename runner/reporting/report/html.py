@@ -1,4 +1,4 @@
-"""Elements of an HTML page, and the page itself: one file that needs nothing else."""
+"""Builds HTML pages and their elements; a page is one self-contained file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BREAKS, _BREAK = re.compile(r"(?<=[/._])"), "<wbr>"  # places where a long head
 
 @dataclass
 class Page:
-    """A page while it is put together."""
+    """A page under construction."""
 
     title: str
     parts: list[str] = field(default_factory=list)  # HTML
@@ -39,12 +39,12 @@ class Page:
         self.parts.append(f'<section class="{css_class}">{body}</section>')
 
     def add_figure(self, figure: Mapping[str, Any], heading: str = "") -> str:
-        """Add a figure and return the HTML that shows it, named for those who cannot see it."""
+        """Add a figure and return the HTML that shows it, with a description for screen readers."""
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
         height = figure["layout"].get("height", 400)
-        # With its height given, nothing jumps while the page is drawn.
+        # A fixed height avoids jumps while the page is drawn.
         axes = max((len(trace.get("dimensions", ())) for trace in figure["data"]), default=0)
         least_width = _AXIS_WIDTH * axes
         said = escape(f"Figure: {heading or describe_figure(figure)}")
@@ -85,7 +85,7 @@ class Page:
             script_urls: where a server has the scripts; empty: they are in the page, plotly's too.
         """
         figures = json.dumps(self.figures, separators=(",", ":"), allow_nan=False)
-        figures = figures.replace("<", "\\u003c")  # or it could end the script element around it
+        figures = figures.replace("<", "\\u003c")  # it could end the script element
         inline = [plotly_js()] if self.figures else []
         scripts = [f"<script>{text}</script>" for text in (*inline, page_file("page.js"))]
         if script_urls:
@@ -110,7 +110,7 @@ def describe_figure(figure: Mapping[str, Any]) -> str:
 
 
 def escape(text: Any) -> str:
-    """Return a text without the characters that mean something in HTML."""
+    """Return a text with the special characters of HTML escaped."""
     return html.escape(str(text))
 
 
@@ -134,7 +134,7 @@ class Cell:
     """A cell of a table."""
 
     text: str
-    value: Any = None  # by which the column is sorted
+    value: Any = None  # value for sorting the column
     css_class: str = ""
     is_html: bool = False  # the text is HTML already
 
@@ -225,6 +225,6 @@ def render_facts(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def render_bullets(lines: Iterable[str]) -> str:
-    """Return HTML with one bullet for each line; nothing for no lines."""
+    """Return HTML with one bullet for each line; empty without lines."""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
     return f'<ul class="bare">{items}</ul>' if items else ""

@@ -1,13 +1,13 @@
-"""How much of a metric's variation each parameter explains.
+"""Computes the share of a metric's variance that each parameter explains.
 
 It is a share of variance (one-way analysis of variance, Fisher 1925; epsilon squared, Kelley 1935):
 
     share = max(0, (B - (k - 1) W / (n - k)) / T)
 
 with T the sum of squares of the metric over all n runs, B that of the means of the k values, and
-W = T - B. The correction subtracts what k means explain by chance. The share is the main effect
-alone; the rest belongs to combinations of parameters, seeds and chance. On a grid it is what fANOVA
-calls the first-order share. It is computed here, as those of libraries need a study or a forest.
+W = T - B. The correction subtracts the part that k means explain by chance. The share covers only
+the main effect; the rest belongs to interactions of parameters, seeds and chance. On a grid it is
+the first-order share of fANOVA. It is computed here since libraries need a study or a forest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import finite_or_none, parse_number
 
-_MAX_VALUES = 8  # of a numeric parameter; more are binned into so many parts of equal size
+_MAX_VALUES = 8  # values of a numeric parameter; more are binned into so many equal parts
 _MIN_RUNS = 4
 
 
@@ -38,11 +38,11 @@ class ParameterImportance:
 def rank_parameters(
     runs: Sequence[RunRecord], keys: Sequence[str], metric: str
 ) -> list[ParameterImportance]:
-    """Return what each parameter explains among completed runs, the largest share first.
+    """Return the share of each parameter among completed runs, the largest first.
 
-    Parameters for which it cannot be computed are left out, and so are those that make no result,
-    such as `checkpoint.save_every`; those that always change together share one entry, since no run
-    tells them apart.
+    Parameters for which it cannot be computed are left out, and so are those without influence on
+    results, such as `checkpoint.save_every`; those that always change together share one entry,
+    since no run distinguishes them.
     """
     makes_result = {k for run in runs for k in (*(run.meta.get("identity") or {}), *run.choices)}
     measured = [
@@ -65,9 +65,9 @@ def rank_parameters(
 def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the completed runs of the data that most of them have, each signature once.
 
-    A metric says as much of its rows as of the model, so the variance between runs of different
-    data is that of the data. A run that was repeated as it was has the same result again, which
-    would count as a setting that has no spread.
+    A metric depends on its rows as much as on the model, so that the variance between runs of
+    different data is that of the data. An exact repetition of a run has the same result, which
+    would count as a setting without spread.
     """
     members: dict[str, dict[str, RunRecord]] = {}
     for run in runs:
@@ -78,7 +78,7 @@ def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:
-    """Return the share of the values' variance that lies between parts; None for too few values.
+    """Return the share of the variance that is between parts; None for too few values.
 
     Args:
         parts: the part that each value belongs to.
@@ -100,7 +100,7 @@ def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float |
 
 
 def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | None:
-    """Return the share of the variance that is left between runs of the same settings."""
+    """Return the share of the variance that remains between runs of the same settings."""
     groups = [g for one in settings if (g := one.metric_values(metric))]
     values = [v for g in groups for v in g]
     free = len(values) - len(groups)

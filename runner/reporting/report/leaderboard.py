@@ -59,15 +59,15 @@ class Leaderboard:
 
     runs: tuple[RunRecord, ...]  # in the order in which they are shown
     keys: tuple[str, ...]  # settings that vary, without the seed
-    headings: Mapping[str, str]  # what stands above each of the keys
+    headings: Mapping[str, str]  # the headings of the keys
     # the metric that runs are ranked by, and its direction: max, min or one
     monitor: tuple[str, str]
     metrics: tuple[str, ...]  # columns, the monitored metric first if any run has it
     secondary_objectives: tuple[str, ...] = ()  # further metrics that a search optimises
-    # heading of the runs' labels, which are shown if no setting varies; None: they say nothing
+    # heading of the runs' labels, which are shown if no setting varies; None: they are meaningless
     label_heading: str | None = "run"
-    unit: str = "runs"  # what a run is called here
-    file: str | None = None  # where runs stand that are not shown
+    unit: str = "runs"  # the word for runs in tables
+    file: str | None = None  # the file with runs that are not shown
 
     @cached_property
     def seed_groups(self) -> list[SeedGroup]:
@@ -90,7 +90,7 @@ class Leaderboard:
         return ", ".join(f"{count[s]:,} {s}" for s in order if count[s])
 
     def label(self, group: SeedGroup) -> str:
-        """Return the values of what varies, such as `adam, lr=0.01`."""
+        """Return the values of the varying settings, such as `adam, lr=0.01`."""
         return (
             ", ".join(
                 value
@@ -104,7 +104,7 @@ class Leaderboard:
 
 
 def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[RunRecord]:
-    """Return the runs in the order of their statuses, among equals the best first.
+    """Return the runs by status, and within a status the best first.
 
     Runs on the Pareto front precede others of their status, and runs without the metric follow.
     """
@@ -118,7 +118,7 @@ def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[Ru
 
 
 def sort_value(value: float | None, direction: str) -> float:
-    """Return a number that is the smaller the better the value is; infinity if there is none."""
+    """Return a number that is smaller for a better value; infinity for none."""
     if value is None:
         return math.inf
     return {"max": -value, "min": value, "one": abs(value - 1)}[direction]
@@ -129,7 +129,7 @@ def group_by_settings(
 ) -> list[SeedGroup]:
     """Return the completed runs, grouped where only the seed differs, the best mean first.
 
-    A run that was repeated with the same seed counts once: it says nothing of the spread.
+    A run that was repeated with the same seed counts once, since it does not show the spread.
     """
     members: dict[tuple[str, ...], dict[str, RunRecord]] = {}
     for run in runs:
@@ -148,8 +148,8 @@ def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:
 def sweep_test_metrics(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     """Return the test metrics of a sweep in the order of its columns.
 
-    The namesake of the monitored metric comes first. The loss that was trained comes last, for it
-    says less than the metrics with names of their own.
+    The counterpart of the monitored metric comes first. The training loss comes last, since it is
+    less informative than named metrics.
     """
     names = dict.fromkeys(m for run in runs for m in run.metrics if m.startswith("test/"))
     namesake = f"test/{monitored.partition('/')[2]}"

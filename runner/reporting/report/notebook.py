@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: its result as a table, and its curves as a picture."""
+"""Renders a run for a notebook: its result as a table, and its curves as a picture."""
 
 from __future__ import annotations
 

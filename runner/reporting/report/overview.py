@@ -1,4 +1,4 @@
-"""What a report shows of several runs, gathered once for the terminal and for the page."""
+"""Gathers the content of a report on several runs, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from runner.rundir.sweep_folder import read_sweep_direction, read_sweep_metric
 
 @dataclass(frozen=True)
 class Overview:
-    """Several runs side by side, and what is to be known about them."""
+    """Several runs side by side, with notes on them."""
 
     title: str  # of the page
     board: Leaderboard  # the runs
-    # what each setting explains of the monitored metric, the largest first
+    # the share of the monitored metric's variance of each setting, the largest first
     importances: tuple[ParameterImportance, ...]
-    seed_variance_share: float | None  # what is left between runs of the same settings
-    notes: tuple[str, ...]  # what a reader must know before comparing the runs
+    seed_variance_share: float | None  # the share that remains between runs of the same settings
+    notes: tuple[str, ...]  # notes to read before comparing the runs
 
     @cached_property
     def failures(self) -> list[RunRecord]:

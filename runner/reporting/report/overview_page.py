@@ -47,7 +47,7 @@ _MOST_NUMBERS = 12_000  # of metrics in the table, so that the page stays below 
 
 
 class Links(Protocol):
-    """Where a page finds a run and its log."""
+    """Addresses of runs and their logs on a page."""
 
     def run(self, run: RunRecord) -> str: ...
 
@@ -72,7 +72,7 @@ class FileLinks:
 
 
 def find_log(run: RunRecord) -> str | None:
-    """Return the name of the run's log that says most of why it failed; None without a log."""
+    """Return the name of the run's most informative log on a failure; None without a log."""
     return next((f for f in ("job.log", "log.txt") if (run.folder / f).exists()), None)
 
 

@@ -1,4 +1,4 @@
-"""Figures of what parameters do to a metric: shares of variance, effects, parallel coordinates."""
+"""Figures of the effect of parameters on a metric: variance, medians, parallel coordinates."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _medians(xs: Sequence[Any], ys: Sequence[float], is_number: bool) -> list[tu
     groups: dict[Any, list[float]] = {}
     for x, y in zip(xs, ys):
         groups.setdefault(x, []).append(y)
-    if is_number and len(groups) > 8:  # hardly any two runs share a value
+    if is_number and len(groups) > 8:  # hardly any runs share a value
         return []
     medians = [(x, statistics.median(g)) for x, g in groups.items()]
     return sorted(medians) if is_number else medians
@@ -127,7 +127,7 @@ def parallel_coordinates(
     axes = [_axis(names[k], [r.settings.get(k) for r in measured]) for k in keys]
     values = to_json_numbers([r.metrics[metric] for r in measured])
     axes.append({"label": metric, "values": values})
-    # The names of the first axis are outside the drawing, which would cut them off.
+    # Names of the first axis are outside the drawing area, which would clip them.
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
     left = max(90, 20 + 7 * longest)
     trace = {

@@ -31,7 +31,7 @@ _SPLIT_COLOURS = {
 }
 _DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
-_LINES_APART = 30  # factor between lines from which on a linear axis would flatten the lower
+_LINES_APART = 30  # ratio of lines from which on a linear axis would flatten the lower one
 _MOST_LINES = 8
 _HEADINGS = {
     GRADIENT_NORM: "norms of gradients",
@@ -44,8 +44,8 @@ _HEADINGS = {
 def metric_figures(curves: Mapping[str, Curve], *, best: int | None) -> dict[str, Figure]:
     """Return a figure for each metric over the updates, with the test as a point.
 
-    Where single tasks or slices were measured, they are the lines of their metric's figure. A train
-    loss of another scale, as one that is summed over the places of a sequence, has its own figure.
+    If tasks or slices were measured separately, they are lines of their metric's figure. A train
+    loss of another scale, such as a sum over the places of a sequence, has its own figure.
 
     Args:
         curves: of the run, by `split/metric`.
@@ -64,7 +64,7 @@ def metric_figures(curves: Mapping[str, Curve], *, best: int | None) -> dict[str
 
 
 def count_parts(run: RunRecord) -> int:
-    """Return the number of tasks and slices that a run measured by themselves."""
+    """Return the number of tasks and slices that a run measured separately."""
     return len({tuple(name.split("/")[2:]) for name in run.metrics} - {()})
 
 
@@ -102,7 +102,7 @@ def _of(split: str, curves: Mapping[str, Curve]) -> list[str]:
 
 
 def _by_scale(name: str, curves: Mapping[str, Curve]) -> dict[str, Mapping[str, Curve]]:
-    """Return the curves by heading, those of training apart where one axis would flatten others."""
+    """Return heading -> curves, with separate train curves if one axis would flatten others."""
     train = {n: c for n, c in curves.items() if n.startswith("train/")}
     others = {n: c for n, c in curves.items() if n not in train}
     least, most = (_median_size(train), _median_size(others))

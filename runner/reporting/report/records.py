@@ -1,4 +1,4 @@
-"""A run directory as a record: what its files say, however far the run has come. Read only."""
+"""Reads a run directory into a record, whatever state the run is in. Read only."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from runner.rundir.readers import (
 )
 from runner.rundir.run_files import read_result
 
-# Overrides of these keys say nothing about how a run was made.
+# Overrides of these keys do not affect how a run was made.
 _IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
-# The batch size of all ranks, which is part of the identity, stands for these overrides.
+# The global batch size, which is part of the identity, replaces these overrides.
 _IMPLIED_OVERRIDES = tuple(f"trainer.{key}" for key in GLOBAL_BATCH_KEYS)
 
 
@@ -43,7 +43,7 @@ class RunRecord:
     name: str = ""
     signature: str = ""
     seed: Any = None
-    # what made the run, by dotted key or group
+    # settings that made the run, by dotted key or group
     settings: Mapping[str, Any] = field(default_factory=dict)
     # the chosen option of each group, which are among the settings too
     choices: Mapping[str, str | None] = field(default_factory=dict)
@@ -73,8 +73,8 @@ def read_run(
 
     Args:
         folder: the run directory.
-        label: what the run is called in tables.
-        leaderboard_row: what the leaderboard of its sweep says of it (status, error).
+        label: the name of the run in tables.
+        leaderboard_row: its row in the leaderboard of its sweep (status, error).
 
     Raises:
         UserError: if `meta.json` cannot be read.
@@ -88,7 +88,7 @@ def read_run(
         str(identity.get("checkpoint.monitor.direction", "max")),
     )
     metrics = numeric_values(result.get("metrics") or {})
-    # a whole log is read only where the result does not say all that is known
+    # a whole log is read only if the result lacks metrics
     is_partial = status != "completed" and monitor[0] not in metrics
     logged = read_logged_metrics(folder, monitor) if is_partial else LoggedMetrics()
     best = result.get("best") or {}
@@ -121,8 +121,8 @@ def read_unstarted_run(
 
     Args:
         folder: the job's folder.
-        label: what the job is called in tables.
-        leaderboard_row: what the leaderboard of its sweep says of it (status, error).
+        label: the name of the job in tables.
+        leaderboard_row: its row in the leaderboard of its sweep (status, error).
     """
     if is_locked(folder):
         return RunRecord(folder, label, "running")
@@ -132,7 +132,7 @@ def read_unstarted_run(
 
 
 def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what made a run, by key: its identity, options of groups, and further overrides."""
+    """Return the settings that made a run: its identity, options of groups, further overrides."""
     identity = dict(meta.get("identity") or {})
     choices = {k: v for k, v in (meta.get("choices") or {}).items() if v is not None}
     for name in ("experiments", "tracker", "launcher", "search", "loop"):
@@ -169,7 +169,7 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 
 def _read_result(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """Return `result.json`, {} if there is none, and what is wrong with it."""
+    """Return `result.json`, {} if there is none, and an error if it is damaged."""
     try:
         return read_result(folder) or {}, None
     except UserError as error:
@@ -181,7 +181,7 @@ def _status(
 ) -> tuple[str, str | None]:
     """Return the status, and the last line of the error.
 
-    The leaderboard decides where the run itself could not say how it ended.
+    The leaderboard decides if the run itself could not record how it ended.
     """
     ended, reason = leaderboard_row.get("status"), leaderboard_row.get("error") or None
     if damage is not None:
@@ -211,7 +211,7 @@ _ERROR_LEVELS = ("ERROR", "CRITICAL")
 class LoggedMetrics:
     """The metrics of a run that has no result, by `split/name`.
 
-    The monitored split has the metrics of its best row, as a result has, and others of their last.
+    The monitored split has the metrics of its best row, as in a result, other splits of their last.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -258,8 +258,8 @@ def read_logged_metrics(folder: Path, monitor: tuple[str, str]) -> LoggedMetrics
 def last_error(path: Path) -> str | None:
     """Return the error with which a log ends; None if its last entry is no error.
 
-    An entry is a line of a run's `log.txt` with all up to the next one. Of a traceback the line
-    with the exception is returned. A job's output has such lines as well, and `error: `.
+    An entry is a line of a run's `log.txt` with all lines up to the next entry. For a traceback the
+    line with the exception is returned. A job's output also has lines that begin with `error: `.
     """
     found, in_traceback = None, False
     for line in text_lines(read_tail(path)):

@@ -1,4 +1,4 @@
-"""What a run's `data.json` says: its rows and features, coverage of vocabularies, drift."""
+"""Shows a run's `data.json`: rows and features, coverage of vocabularies, drift."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def _cell(fact: str, value: float | None) -> Cell:
 
 
 def read_data_facts(run: RunRecord) -> dict[str, Any]:
-    """Return what `data.json` says.
+    """Return the content of `data.json`.
 
     Raises:
-        UserError: if its values are of another form than a run writes.
+        UserError: if it does not have the form that a run writes.
     """
     path = run.folder / "data.json"
     data = read_optional_json(path)

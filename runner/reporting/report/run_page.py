@@ -1,4 +1,4 @@
-"""The report of one run: what it is, its curves, its results and its data."""
+"""The report of one run: its facts, curves, results and data."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
     Args:
         out: the console.
         run: the run.
-        problems: what else could not be read.
+        problems: errors of other folders that could not be read.
     """
     for problem in problems:
         out.print(Text(f"note: {problem}", style="yellow"), soft_wrap=True)
@@ -157,7 +157,7 @@ def _result_lines(run: RunRecord) -> list[str]:
 
 
 def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
-    """Return the tables of a run's metrics, beside what is reachable and the yardstick.
+    """Return the tables of a run's metrics, with the best reachable values and the yardstick.
 
     Raises:
         UserError: if the run's files are damaged.
@@ -168,10 +168,10 @@ def result_tables_of(run: RunRecord) -> dict[str, TextTable]:
 
 
 def _yardstick(run: RunRecord) -> dict[str, Any]:
-    """Return what the run is compared with.
+    """Return the yardstick of the run.
 
     Raises:
-        UserError: if its values are of another form than a run writes.
+        UserError: if it does not have the form that a run writes.
     """
     yardstick = run.result.get("yardstick") or {}
     path = run.folder / "result.json"
@@ -192,7 +192,7 @@ def _texts(run: RunRecord, key: str) -> list[str]:
 
 
 def _importance(page: Page, run: RunRecord) -> str:
-    """Return bars of what `importance` has measured, if it has."""
+    """Return bars of the importances that `importance` has measured, if any."""
     facts = read_importance(run.folder)
     if not facts:
         return ""

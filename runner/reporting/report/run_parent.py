@@ -1,4 +1,4 @@
-"""A run beside the one whose weights it began with: curves, results, and what was taken over."""
+"""Compares a run with its parent, whose weights it began with: curves, results, report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARENT_COLOUR = "#64748b"
 
 
 def parent_section(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> str:
-    """Return the run beside its parent; empty for a run that began with weights of its own.
+    """Return the comparison of a run with its parent; empty for a run without a warm start.
 
     Args:
         page: takes the figures.

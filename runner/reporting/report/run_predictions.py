@@ -1,4 +1,4 @@
-"""What a run's `calibration.json` shows of its predictions, as sections of its page."""
+"""Sections of a run's page on its predictions, from `calibration.json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Calibration = dict[str, tuple[int, Bins]]  # of each split: the update and the t
 
 
 def read_calibration(run: RunRecord) -> Calibration:
-    """Return what `calibration.json` says of each split that has tasks.
+    """Return the content of `calibration.json` for each split that has tasks.
 
     Raises:
         UserError: if its values are of another form than a run writes.
@@ -34,7 +34,7 @@ def read_calibration(run: RunRecord) -> Calibration:
 
 
 def _read_splits(path: Path) -> dict[str, dict[str, Any]]:
-    """Return what a file says of each split, its step among it.
+    """Return the content of a file for each split, including its step.
 
     Raises:
         UserError: if they are of another form than a run writes.
@@ -55,7 +55,7 @@ def _read_bins(path: Path, bins: Any) -> dict[str, list[float]]:
     """Return the bins of a task.
 
     Raises:
-        UserError: if they are no lists of numbers.
+        UserError: if they are not lists of numbers.
     """
     found = {}
     for key in _BINS:

@@ -25,12 +25,12 @@ from runner.rundir.masked_streams import replace_controls
 
 _ROWS_SHOWN = 40
 _FAILURES_SHOWN = 20
-_FILE_WIDTH = 140  # columns of text, where no terminal limits them
-_ERROR_WIDTH = 30  # columns of text that are kept free for errors
-_SETTINGS_IN_A_CELL = 6  # of more only those are shown that most of the runs do not have
+_FILE_WIDTH = 140  # width in characters without a terminal
+_ERROR_WIDTH = 30  # width in characters that is reserved for errors
+_SETTINGS_IN_A_CELL = 6  # if there are more, values that most runs share are left out
 _LONGEST_LABEL = 40  # characters of a folder's name that stands above the settings of its run
 _LONGEST_TOLD = 30  # characters of a value that most of the runs have, where it is told
-_FOLDING_ROOM = 20  # columns of text beyond the longest word, before a metric is left out
+_FOLDING_ROOM = 20  # characters beyond the longest word before a metric is left out
 _FRONT_MARK = "*"
 _STYLES = {
     **{"failed": "red", "incomplete": "red"},
@@ -43,7 +43,7 @@ def make_console(*, draws: bool = False, is_asked: bool = False) -> Console:
 
     Args:
         draws: whether a view that moves the cursor is drawn on it.
-        is_asked: whether what is shown is all that was asked for: a full disk then is an error.
+        is_asked: whether the output is the purpose of the command: a full disk then is an error.
     """
     is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     file = cast(TextIO, _LastingOutput(draws, is_asked))
@@ -51,7 +51,7 @@ def make_console(*, draws: bool = False, is_asked: bool = False) -> Console:
 
 
 class _LastingOutput:
-    """Standard output, and nothing once its reader is gone: a sweep goes on, as a run does."""
+    """Standard output that becomes silent when its reader is gone, so that a sweep continues."""
 
     def __init__(self, draws: bool, is_asked: bool) -> None:
         self._draws, self._may_be_full = draws, not is_asked
@@ -85,8 +85,8 @@ def show_overview(out: Console, overview: Overview) -> None:
 def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = False) -> None:
     """Print the runs, and mean and spread over seeds where settings were repeated.
 
-    Where the terminal is too narrow for a column of each setting, the settings share one, and after
-    that the last metrics are left out before numbers are cut.
+    If the terminal is too narrow for a column per setting, the settings share one; if that is not
+    enough, the last metrics are left out, so that numbers are never cut.
 
     Args:
         out: the console.
@@ -140,7 +140,7 @@ def _with_labels(board: Leaderboard) -> Leaderboard:
 
     def join(run: RunRecord) -> str:
         settings, label = run.settings.get("settings", ""), run.label
-        # a job's folder is named by its settings, which are to stand there once
+        # a job's folder is named by its settings, which are not to be repeated
         if settings and len(label) > _LONGEST_LABEL and label.endswith(f"_{run.signature}"):
             label = f"\N{HORIZONTAL ELLIPSIS}_{run.signature}"
         return f"{label}\n  {settings}".rstrip()
@@ -154,13 +154,13 @@ def _share_a_column(
 ) -> Leaderboard:
     """Return the leaderboard with all settings of a run as one text, which folds at its spaces.
 
-    A value stands below its key where both are longer than `longest` characters. Values that are
+    A value is put below its key if both are longer than `longest` characters. Values that are
     `usual` are left out; None: those that are null.
     """
 
     def join(run: RunRecord) -> Mapping[str, str]:
         cells = list(zip(board.keys, format_run_settings(run, board.keys)))
-        if usual is not None:  # a run without a setting that most have is told apart by it
+        if usual is not None:  # a run without a setting that most have differs by that
             cells = [(k, v or "null" if k in usual else v) for k, v in cells]
             shown = [(k, v) for k, v in cells if k not in usual or v != (usual[k] or "null")]
         else:
@@ -211,7 +211,7 @@ def _cells(board: Leaderboard, run: RunRecord, metrics: Sequence[str]) -> list[s
 
 
 def _select_rows(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the first runs and some that failed: why they did is what a person looks for."""
+    """Return the first runs and some failed ones, since their errors are of interest."""
     if len(runs) <= _ROWS_SHOWN:
         return list(runs)
     failed = [i for i, run in enumerate(runs) if run.status == "failed"][: _ROWS_SHOWN // 3]
@@ -288,5 +288,5 @@ def _least_width(out: Console, table: Table) -> int:
 
 
 def print_line(out: Console, text: str) -> None:
-    """Print text as it is: without markup, and without line breaks of the console's own."""
+    """Print text unchanged: without markup, and without line breaks by the console."""
     out.print(Text(text), soft_wrap=True)

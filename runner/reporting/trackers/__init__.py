@@ -1,4 +1,4 @@
-"""Trackers, which get metrics besides metrics.jsonl. Their libraries are imported on use."""
+"""Trackers, which receive metrics in addition to metrics.jsonl. Libraries are imported on use."""
 
 from runner.reporting.trackers.tracker import Histogram as Histogram
 from runner.reporting.trackers.tracker import RunInfo as RunInfo

@@ -64,7 +64,7 @@ class TensorBoard:
 
     def state(self) -> dict[str, Any]:
         assert self._writer is not None
-        self._writer.flush()  # a run killed later resumes here, with all points so far
+        self._writer.flush()  # a run that is killed later resumes here, with all points so far
         return {}
 
     def finish(self, status: str) -> None:

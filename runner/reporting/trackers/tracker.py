@@ -61,7 +61,7 @@ class Tracker(Protocol):
     def log(self, split: str, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def state(self) -> dict[str, Any]:
-        """Return what identifies the run, for checkpoints; metrics so far must survive a kill."""
+        """Return the tracked run's identity for checkpoints; metrics so far must survive a kill."""
         ...
 
     def finish(self, status: str) -> None:
@@ -73,7 +73,7 @@ class Tracker(Protocol):
 
 
 def check_tracker(key: str, tracker: Any) -> None:
-    """Check that the methods of a tracker take what they are called with.
+    """Check that the methods of a tracker accept the arguments of their calls.
 
     Args:
         key: of its node, for messages.
@@ -101,7 +101,7 @@ class Trackers:
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Callable[[str], None]) -> None:
         self._live = dict(trackers)
-        # stays true if the tracker that shows them fails later
+        # stays true even if that tracker fails later
         self.show_histograms = any(hasattr(t, "log_histograms") for t in trackers.values())
         self._warn = warn
         self._states: dict[str, Any] = {}
@@ -180,7 +180,7 @@ class Trackers:
         self._guard(name, show)
 
     def _guard(self, name: str, call: Callable[[], None]) -> bool:
-        """Call, and return whether that worked. A run never fails because of its trackers."""
+        """Call, and return whether it succeeded. A run never fails because of its trackers."""
         try:
             call()
         except Exception as error:

@@ -67,8 +67,8 @@ class WandB:
         self._options = {"project": project, "entity": entity, "mode": mode, "tags": list(tags)}
         self._options["notes"] = notes
         self._artifact = artifact
-        self._run_dir: Path | None = None  # of a run whose checkpoint becomes an artifact
-        self._parent: Path | None = None  # whose weights the run began with
+        self._run_dir: Path | None = None  # folder of a run whose checkpoint becomes an artifact
+        self._parent: Path | None = None  # source of the run's initial weights
         self._parts: dict[str, dict[str, float]] = {}  # split -> last metrics of tasks and slices
         self._id = ""
         self._process: subprocess.Popen[str] | None = None
@@ -175,14 +175,14 @@ class WandB:
             kind: the artifact's type.
             folder: whose files it refers to.
             step: of the weights.
-            alias: a further name beside the step's.
+            alias: another name in addition to the step's.
             parent: the artifact that it was made from; None for none.
         """
         facts = {"name": name, "type": kind, "step": step, "alias": alias, "parent": parent}
         self._send(artifact=str(folder.absolute()), **facts)
 
     def _send_tables(self) -> None:
-        """Send a table of the tasks and slices of each evaluated split, as it was last."""
+        """Send a table of the last metrics of tasks and slices of each evaluated split."""
         tables = {}
         for split, parts in self._parts.items():
             names = list(dict.fromkeys(key.partition("/")[0] for key in parts))
@@ -215,7 +215,7 @@ class WandB:
 
 
 def parent_artifact(source: Path) -> str | None:
-    """Return the name of the artifact that a checkpoint of a run is, if the run was tracked.
+    """Return the name of the artifact of a run's checkpoint, if the run was tracked.
 
     Args:
         source: a run directory, of which it is the best one, or a checkpoint's own folder.

@@ -28,7 +28,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # we end with the input, after its last row
+        signal.signal(number, signal.SIG_IGN)  # it ends with its input, after the last row
 
     def say(message: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # the run is gone, but its rows still count
@@ -56,7 +56,7 @@ def main() -> None:
         last_step = max(last_step, message["step"])
         run.log(row, step=last_step)
     watchdog = threading.Timer(ORPHAN_LIMIT_S, lambda: os.killpg(0, signal.SIGKILL))
-    watchdog.daemon = True  # in case the run that would kill us is gone
+    watchdog.daemon = True  # in case the run that would kill this process is gone
     watchdog.start()
     run.finish(exit_code=EXIT_CODES[status])
 
@@ -71,7 +71,7 @@ def to_wandb_histograms(histograms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def log_artifact(run: Any, message: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    """Log a folder by reference, as an output of the run, and what it was made from as an input.
+    """Log a folder by reference, as an output of the run, and its source as an input.
 
     W&B records inputs only online; the metadata names them in any case.
     """
