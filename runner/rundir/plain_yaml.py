@@ -38,7 +38,7 @@ def read_plain_yaml(path: Path) -> str:
 
 
 def _check_plain(text: str, path: Path) -> None:
-    """Refuse what makes a small file a large value, or more than a value.
+    """Refuse aliases, tags and deep nesting, which make large values or objects of small files.
 
     Raises:
         UserError: with the line.

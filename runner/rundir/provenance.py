@@ -76,11 +76,11 @@ def git_state(project: Path) -> dict[str, Any] | None:
 
 
 def own_code(packages: Iterable[str]) -> dict[str, str]:
-    """Return a hash of each Python file of packages of the user's own, which are not imported.
+    """Return a hash of each Python file of the user's packages, without importing them.
 
     Args:
         packages: names. One that cannot be found has no files, and neither has one with a dot,
-            which would be imported to be found: names may come from somebody's run directory.
+            which would have to be imported: names may come from a stranger's run directory.
 
     Returns:
         Hashes by names such as `my_project/model.py`.
@@ -102,7 +102,7 @@ def own_code(packages: Iterable[str]) -> dict[str, str]:
 
 
 def changed_own_code(recorded: Mapping[str, str]) -> list[str]:
-    """Return the names of the files that are not as `own_code` has recorded them."""
+    """Return the names of the files that have changed since `own_code` recorded them."""
     now = own_code({name.partition("/")[0].removesuffix(".py") for name in recorded})
     return sorted(n for n in recorded.keys() | now.keys() if recorded.get(n) != now.get(n))
 

@@ -13,7 +13,7 @@ from runner.errors import UserError
 from runner.rundir.json_files import parse_row, read_json
 from runner.rundir.regular_files import open_regular
 
-_TAIL = 1 << 16  # bytes at the end of a file in which its last line is looked for
+_TAIL = 1 << 16  # bytes at the end of a file that are searched for its last line
 _NAMES = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number"}
 _META_SHAPES = {
     **dict.fromkeys(("identity", "choices", "git", "own_code", "versions", "source"), dict),
@@ -43,7 +43,7 @@ def read_signed_meta(folder: Path) -> dict[str, Any]:
 
 
 def check_shapes(path: Path, content: Mapping[str, Any], shapes: Mapping[str, type]) -> None:
-    """Check that values of a JSON file, which may come from anywhere, are null or of their type.
+    """Check that values of a JSON file from an unknown source are null or of their type.
 
     Raises:
         UserError: with the first key whose value is something else.
@@ -112,7 +112,7 @@ def read_tail(path: Path, start: int = 0) -> str:
 
 
 def as_number(value: Any) -> float | None:
-    """Return a JSON number, or NaN or infinity that JSON holds as text; None for all else."""
+    """Return a JSON number, or NaN or infinity written as text; None for other values."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
@@ -123,7 +123,7 @@ def as_number(value: Any) -> float | None:
 
 
 def parse_number(value: Any) -> float | None:
-    """Return a finite number, also one that is written as a text; None for all else."""
+    """Return a finite number, also one written as text; None for other values."""
     if isinstance(value, bool):
         return None
     try:

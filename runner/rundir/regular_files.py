@@ -1,6 +1,6 @@
-"""Opens files of a run directory, which may come from anywhere: regular files only, never a link.
+"""Opens files of a run directory from an unknown source: regular files only, never links.
 
-A link could lead outside, and the opening of a pipe would wait for ever.
+A link could lead outside, and opening a pipe would wait for ever.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def _kind_of(path: Path) -> str | None:
-    """Return what a path is; None if there is nothing."""
+    """Return the kind of file at a path; None if there is none."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -103,7 +103,7 @@ def open_for_append(path: Path) -> IO[bytes]:
 def check_run_files(
     folder: Path, names: Iterable[str] = RUN_FILES, folders: Iterable[str] = RUN_FOLDERS
 ) -> None:
-    """Check that those that exist are regular files, and folders that lie here.
+    """Check that existing files are regular, and that folders are no links.
 
     Args:
         folder: of a run, or of a sweep.
@@ -128,9 +128,9 @@ def check_run_files(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIOWrapper]:
-    """Open a new file that takes the place of `path` when the block ends, and never before.
+    """Open a new file that replaces `path` when the block ends.
 
-    Its name cannot be foreseen, so that no link can wait there. If the block fails, it is removed.
+    Its name is random, so that no link can be prepared there. If the block fails, it is removed.
     """
     temporary = _temporary_name(path)
     descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -144,9 +144,9 @@ def replacing(path: Path) -> Iterator[TextIOWrapper]:
 
 
 def unshare(path: Path) -> None:
-    """Give a file content of its own if it has several names, as in a hard-linked directory.
+    """Copy a file that has several hard links, so that this name has a separate copy.
 
-    What is written or cut under this name would otherwise be so under the others.
+    Otherwise changes under this name would appear under the others.
     """
     try:
         descriptor = open_regular(path)

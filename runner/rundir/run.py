@@ -1,4 +1,4 @@
-"""The run directory: how it is opened, what it says of a run, and its result. Imports no torch."""
+"""Opens run directories, and writes their records and results. Imports no torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FITTED_DIGEST, SCHEMA_DIGEST = "fitted_sha256", "schema_sha256"
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What a run directory says of its run."""
+    """The facts of a run that its directory records."""
 
     config: Mapping[str, Any]  # references to the environment kept, for files and trackers
     signature_fields: Mapping[str, Any]  # the settings of `config` that determine the result
@@ -47,19 +47,19 @@ class RunSpec:
     choices: Mapping[str, str | None]
     command: Sequence[str]
     kind: str = "train"  # or eval
-    source: Mapping[str, Any] | None = None  # of an evaluation: its run and that run's signature
+    source: Mapping[str, Any] | None = None  # of an evaluation: the evaluated run and its signature
     overrides: Sequence[str] = ()
     own_packages: Sequence[str] = ()  # of the user, which a `_target_` names
 
 
 @dataclass
 class Before:
-    """What a resume has replaced, until it has begun to train."""
+    """The files that a resume has replaced, kept until it has begun to train."""
 
     config: str  # the text of config.yaml
     meta: Mapping[str, Any]
     result: Mapping[str, Any] | None
-    is_kept: bool = True  # False: the run has gone on, or was put back
+    is_kept: bool = True  # False: the run has continued, or was reverted
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Run:
     resumed: bool = False
     finished_result: Mapping[str, Any] | None = None  # of a run that has completed already
     log_handler: logging.Handler | None = field(default=None, repr=False)
-    not_done: str | None = None  # why one that says that it has completed goes on
+    not_done: str | None = None  # why a run with a completed result continues
     before_resume: Before | None = field(default=None, repr=False)  # None: it is no resume
 
     @property
@@ -100,7 +100,7 @@ class _NullJsonlFile(JsonlFile):
         return 0, ""
 
     def find_damage(self, num_bytes: int, sha256: str | None) -> str | None:
-        """Find nothing, since rank 0 looks."""
+        """Return None, since rank 0 checks."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Do nothing, since rank 0 writes the row."""
@@ -126,10 +126,10 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
 
     Args:
         template: a folder; with {name}, {time} or {signature} in it, always a new one.
-        spec: what the directory says of the run.
+        spec: the facts of the run.
         project: the project's folder, for its git state.
 
-    A run that failed before its first update does not stand in the way of another one.
+    The directory of a run that failed before its first update may be used by another one.
 
     Raises:
         UserError: if the directory cannot be written, belongs to another run, or is being written
@@ -174,7 +174,7 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
     if result:
         check_not_lost(folder, result)
         is_whole = result.get("status") == "completed" and result.get("signature") == spec.signature
-        # a stream that had ended may have more rows by now
+        # a stream that had ended may have new rows
         if is_whole and not result.get("stream_goes_on"):
             not_done = why_not_done(folder, result)
             if not_done is None:
@@ -216,9 +216,9 @@ def _continue_run(folder: Path, lock: FolderLock, meta: Mapping[str, Any], spec:
 
 
 def revert_resume(run: Run, reason: str) -> None:
-    """Put the files of a run back to what they were before its resume, and note the refusal.
+    """Restore the files of a run from before its resume, and note the refusal.
 
-    Nothing is done on other ranks than 0, or once the run has begun to train.
+    Does nothing on other ranks than 0, or once the run has begun to train.
     """
     before = run.before_resume
     if before is None or not before.is_kept:
@@ -232,7 +232,7 @@ def revert_resume(run: Run, reason: str) -> None:
 
 
 def was_put_back(run: Run) -> bool:
-    """Tell whether `revert_resume` has put a run back, also in another process."""
+    """Tell whether `revert_resume` has reverted a run, also in another process."""
     if not run.resumed or not (run.dir / "meta.json").exists():  # somebody has removed it
         return False
     return "refused" in read_meta(run.dir)["resumes"][-1]
@@ -276,7 +276,7 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
 
 
 def name_as_latest(run: Run) -> None:
-    """Let `outputs/latest` name a new training, once it is built: a refused one has no weights."""
+    """Point `outputs/latest` to a new training once it is built: a refused one has no weights."""
     if run.meta.get("kind") == "train" and not run.resumed and not os.environ.get("RUNNER_SWEEP"):
         update_latest_link(run.dir)
 
@@ -314,7 +314,7 @@ def _release_on_error(folder: Path, lock: FolderLock) -> Iterator[None]:
 
 
 def record_in_meta(run: Run, name: str, value: Any) -> None:
-    """Add to `meta.json` what is known only once parts of the run are built."""
+    """Add facts to `meta.json` that are known only after parts of the run are built."""
     write_json(run.dir / "meta.json", {**read_meta(run.dir), name: value})
 
 

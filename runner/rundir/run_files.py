@@ -1,4 +1,4 @@
-"""Reads the files that say what a run is: `config.yaml`, `meta.json` and `result.json`."""
+"""Reads the main files of a run: `config.yaml`, `meta.json` and `result.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.rundir.regular_files import check_run_files
 from runner.rundir.walk import runs_below
 
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
-# by which a job of a search and its sweep exchange whether it goes on
+# files by which a job of a search asks its sweep whether to continue
 REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
 TUNED_FILE = "tuned.json"  # what a tuner has found
 # what every job needs
@@ -67,12 +67,12 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def is_exported(folder: Path) -> bool:
-    """Return whether a folder is what `export` has written of a run."""
+    """Return whether a folder is an exported model of a run."""
     return (folder / "manifest.json").exists() and (folder / "score.py").exists()
 
 
 def _runs_nearby(folder: Path) -> str:
-    """Return the runs whose names are near, and the command that lists all of them."""
+    """Return the runs with similar names, and the command that lists all runs."""
     place = folder.parent if folder.parent.is_dir() else Path("outputs")
     names = [path.parent.name for path in place.glob("*/meta.json")]
     if not names:
@@ -82,7 +82,7 @@ def _runs_nearby(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration of a run, with today's names of its targets.
+    """Read the configuration of a run, with the present names of its targets.
 
     References to the environment stay references.
 

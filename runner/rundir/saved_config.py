@@ -1,8 +1,8 @@
-"""`config.yaml` beside its record in `meta.json`: what was edited since the run wrote it.
+"""Compares `config.yaml` with its record in `meta.json`, to find edits since the run wrote it.
 
-The record has the sha256 of the file's text, and the settings themselves, so that what differs can
-be shown. Another text with the same settings, such as one with a comment more, is no difference.
-A seal tells whether the file was written by this user's runner (see seal.py).
+The record has the sha256 of the file's text, and the settings themselves, so that differences can
+be shown. Another text with the same settings, such as an added comment, is no difference. A seal
+shows whether the file was written by this user's runner (see seal.py).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from runner.rundir.regular_files import read_bytes
 from runner.rundir.seal import is_sealed, make_seal
 
 _SHA256, _SETTINGS, _SEAL = "config_sha256", "config", "config_seal"
-# of the text that is about to be written
+# sha256 of the text that is about to be written
 NEXT_NAMES = _NEXT, _NEXT_SEAL = "config_sha256_next", "config_seal_next"
 
 
 def config_record(text: str, config: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Return what `meta.json` keeps of a configuration.
+    """Return the record of a configuration for `meta.json`.
 
     Args:
         text: of `config.yaml`.
@@ -60,12 +60,12 @@ def replace_config(
 def unedited_config(
     folder: Path, meta: Mapping[str, Any], config: dict[str, Any], overridden: Collection[str]
 ) -> dict[str, Any]:
-    """Return the configuration that a run was left with.
+    """Return the configuration of a run after checking that it was not edited.
 
     Args:
         folder: the run directory.
         meta: its `meta.json`; of an earlier version it has no record, and nothing is checked.
-        config: what its `config.yaml` holds.
+        config: the content of its `config.yaml`.
         overridden: keys that the command line gives; these may have been edited, too.
 
     Raises:

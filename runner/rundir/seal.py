@@ -1,7 +1,7 @@
-"""Tells what this user's own runner has written from what somebody else sent.
+"""Distinguishes files written by this user's runner from files of somebody else.
 
-The owner of a file says nothing, since who unpacks an archive owns its files. So a record is sealed
-with a key that no file of a run holds: it lies in the cache folder, readable by its user only.
+The owner of a file does not show it, since whoever unpacks an archive owns its files. So a record
+is sealed with a key that is in no run: it is in the cache folder, readable by its user only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEY_BYTES = 32
 
 
 def make_seal(text: str) -> str | None:
-    """Return the seal of a text; None where the cache folder cannot keep a key."""
+    """Return the seal of a text; None if the cache folder cannot keep a key."""
     try:
         path = _key_path()
         key = _read_key(path) or _make_key(path)
@@ -59,7 +59,7 @@ def _read_key(path: Path) -> bytes | None:
 
 
 def _make_key(path: Path) -> bytes | None:
-    """Make the key, whole or not at all; of several processes that do so at once, one wins."""
+    """Make the key atomically; if several processes do so at once, one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

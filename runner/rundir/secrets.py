@@ -34,7 +34,7 @@ HARMLESS_NAMES = {"HOME", "HOSTNAME", "LOGNAME", "PATH", "PWD", "SHELL", "TMPDIR
 
 @dataclass(frozen=True)
 class Spelling:
-    """A spelling of a secret, and what takes its place."""
+    """A spelling of a secret, and its replacement."""
 
     text: str
     reference: str
@@ -53,7 +53,7 @@ class Spelling:
 _by_value: dict[str, tuple[str, bool]] = {}
 # by `everything` of `known_spellings`
 _spellings_of: dict[bool, tuple[Spelling, ...]] = {False: (), True: ()}
-_environment: dict[str, str] = {}  # as it was when it was last searched
+_environment: dict[str, str] = {}  # the environment when it was last searched
 
 
 def note_reference(name: str) -> None:
@@ -63,7 +63,7 @@ def note_reference(name: str) -> None:
 
 
 def note_references(texts: Iterable[str]) -> None:
-    """Note the variables that overrides name: a message may quote one before anything is read."""
+    """Note the variables that overrides name, since a message may quote one before it is read."""
     for text in texts:
         for name in _REFERENCE.findall(text):
             note_reference(name)
@@ -94,7 +94,7 @@ def _add(name: str, value: str, *, named: bool) -> None:
 
 
 def _spell(value: str) -> set[str]:
-    """Return a secret as JSON, Python, URLs, HTML and base64 spell it, and its long lines."""
+    """Return the spellings of a secret in JSON, Python, URLs, HTML and base64, and long lines."""
     texts = {value}
     if "\n" in value:
         texts |= {line for line in value.splitlines() if len(line) >= _MIN_LINE_LENGTH}
@@ -104,7 +104,7 @@ def _spell(value: str) -> set[str]:
         found |= {repr(text)[1:-1], html.escape(text)}
         found |= {quote(text), quote(text, safe=""), quote_plus(text)}
         raw = text.encode(errors="surrogateescape")
-        for shift in range(3):  # what stands before it decides where its bits lie
+        for shift in range(3):  # the bytes before it decide the alignment of its bits
             encoded = base64.b64encode(bytes(shift) + raw).decode()
             core = encoded[-(-shift * 8 // 6) : (shift + len(raw)) * 8 // 6]
             if len(core) >= _MIN_BASE64_LENGTH:

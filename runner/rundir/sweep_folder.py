@@ -1,4 +1,4 @@
-"""What the folder of a sweep says of its jobs: `leaderboard.csv` has them, the best first."""
+"""Reads the jobs of a sweep from its `leaderboard.csv`, which has the best first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.rundir.readers import parse_number
 from runner.rundir.regular_files import read_bytes
 
 LEADERBOARD_FILE = "leaderboard.csv"
-SWEEP_MARKS = {"study.db", LEADERBOARD_FILE}  # of which a sweep has one at least
+SWEEP_MARKS = {"study.db", LEADERBOARD_FILE}  # files of which a sweep has at least one
 _NAMED = 3  # jobs that a message names
 
 
@@ -24,7 +24,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def find_best_job(folder: Path) -> tuple[Path, str]:
-    """Return the best job of a sweep that is there, and a sentence that says why it is the best.
+    """Return the best existing job of a sweep, and a sentence that says why it is the best.
 
     Raises:
         UserError: if no job has a value of the metric that the sweep ranks by.
@@ -83,7 +83,7 @@ def read_sweep_direction(folder: Path, metric: str) -> str | None:
         metric: by which it ranks its jobs.
 
     Returns:
-        None where no two such rows have different values.
+        None if no two such rows have different values.
     """
     rows = read_leaderboard(folder).values()
     for _, alike in groupby(rows, key=lambda row: (row.get("status"), row.get("front"))):

@@ -1,4 +1,4 @@
-"""Walks through the folders in which run directories lie."""
+"""Walks through folders with run directories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-_MAX_DEPTH = 5  # folders below the one that is given
+_MAX_DEPTH = 5  # levels below the given folder
 
 
 def walk_folders(
@@ -22,8 +22,8 @@ def walk_folders(
         unreadable: folders that cannot be read are added, each with the reason.
 
     Yields:
-        A folder, the names in it that are entered next, from which some may be taken out, and all
-        names in it.
+        A folder, the names in it that are entered next, of which the caller may remove some, and
+        all names in it.
     """
 
     def note(error: OSError) -> None:
@@ -39,9 +39,9 @@ def walk_folders(
 
 
 def runs_below(folder: Path) -> list[Path]:
-    """Return the run directories below a folder, and those elsewhere that links in it lead to.
+    """Return the run directories below a folder, and those that links in it point to.
 
-    The one that began last is the first.
+    The one that began last comes first.
     """
     runs, links = {}, []
     for path, below, names in walk_folders(folder, []):

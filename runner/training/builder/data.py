@@ -55,7 +55,7 @@ def check_loop_of_stream(dataset: Dataset, loop: str) -> None:
     """Check that a loop accepts a stream; for loops of this package that is checked before torch.
 
     Raises:
-        ConfigError: for a stream of one's own in a loop that counts epochs.
+        ConfigError: for a user's stream in a loop that counts epochs.
     """
     if is_stream(dataset) and loop in (TRAIN_LOOP, TUNE_BATCH_SIZE_LOOP, TUNE_LR_LOOP):
         name = type(dataset).__name__

@@ -54,7 +54,7 @@ def select_device(trainer: TrainerSettings) -> torch.device:
     """Return the device that the settings choose for this process.
 
     Raises:
-        ConfigError: if its rank has no GPU of its own on its machine.
+        ConfigError: if its machine has fewer GPUs than ranks.
     """
     kind = trainer.device
     if kind == "auto":

@@ -186,7 +186,7 @@ def feature_roles(
 
     Args:
         columns: statistics of all columns but the labels.
-        hints: what the user says of them.
+        hints: of the user.
         labels_known: whether the user has named the labels; other likely labels are left out then.
     """
     roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)

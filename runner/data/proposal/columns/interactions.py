@@ -219,7 +219,7 @@ def choose_events(
     Args:
         table: a sample of the rows.
         columns: its statistics.
-        hints: what the user says of them.
+        hints: of the user.
         notes: gets a sentence on the task that is proposed, and how to get the other one.
     """
     must = hints.task == "next_item" or bool(hints.user or hints.item)

@@ -1,4 +1,4 @@
-"""What a user says of the columns of a table, before the rest is guessed."""
+"""Hints of the user about the columns of a table, which replace guesses."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from runner.errors import nearest_hint
 
 @dataclass(frozen=True)
 class Hints:
-    """What a user says of the columns; the rest is guessed."""
+    """Hints of the user about columns; everything else is guessed."""
 
     labels: tuple[str, ...] = ()
-    positive: str | None = None  # the value of a label that stands for 1
+    positive: str | None = None  # the value of a label that means 1
     numeric: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     weight: str | None = None
-    time: str | None = None  # with =FORM, where the values do not tell the form
+    time: str | None = None  # with =FORM if the values do not show the form
     delimiter: str | None = None
-    columns: tuple[str, ...] = ()  # names, for text files whose first line has none
+    columns: tuple[str, ...] = ()  # names for text files without a header
     user: str | None = None
     item: str | None = None
-    task: str | None = None  # of TASKS; None: what the columns suggest
+    task: str | None = None  # one of TASKS; None: as the columns suggest
 
 
 def _list_columns(names: Iterable[str]) -> str:
@@ -35,7 +35,7 @@ def _list_columns(names: Iterable[str]) -> str:
 
 
 def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
-    """Return what is wrong with the hints, a message each."""
+    """Return a message for each mistake in the hints."""
     by_name = {f.name: f for f in columns}
     given = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
     given["--categorical"] = hints.categorical
