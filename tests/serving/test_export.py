@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.cli.export import export as export_verb
+from runner.data.tabular.parts import iterate_split_chunks
 from runner.errors import UserError
 from runner.serving.artifact.folder import open_artifact, write_manifest, write_schema
+from runner.serving.artifact.raw_rows import encode_chunk_features
 from runner.serving.export import plan as export_plan
+from runner.serving.export import run_inputs
 from runner.serving.export.export import describe
 from runner.serving.export.graphs import build_graphs
 from runner.serving.scorer import Scorer
@@ -310,6 +313,29 @@ def test_rows_that_are_equal_for_a_model_may_be_ordered_by_rounding(runner, tmp_
     found = measured["formats"]["pt2"]
     assert 0 < found["largest_logit_difference"] < 1e-6
     assert abs(found["metrics"]["auc"] - measured["evaluated"]["auc"]) > 1e-4
+
+
+def test_only_rows_of_the_split_are_encoded_and_files_are_read_twice(
+    table_run, tmp_path, monkeypatch, capfd
+):
+    encoded, passes = [], []
+
+    def encode(chunk, *args, **settings):
+        encoded.append(chunk.num_rows)
+        return encode_chunk_features(chunk, *args, **settings)
+
+    def iterate(*args):
+        passes.append(args)
+        return iterate_split_chunks(*args)
+
+    monkeypatch.setattr(run_inputs, "encode_chunk_features", encode)
+    monkeypatch.setattr(run_inputs, "iterate_split_chunks", iterate)
+    export_verb([str(table_run), "--out", str(tmp_path / "model")], [])
+    rows = json.loads((tmp_path / "model" / "metrics.json").read_text())["rows"]
+    assert encoded == [rows, rows]  # for the rows that are timed and shown, and for the metrics
+    assert len(passes) == 2
+    said = capfd.readouterr().err
+    assert "scoring the test split from its files: done" in said
 
 
 @pytest.mark.long

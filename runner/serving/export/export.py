@@ -80,6 +80,8 @@ def export_run(
     """
     source = open_source(config, settings, view=view, allowed=allowed)
     with write_aside(out) as folder:
+        step = source.facts["checkpoint"]["step"]
+        view.note(f"writing the model of step {step} as {', '.join(settings.formats)}")
         _write_graphs(source, folder, settings)
         write_manifest(folder, source.facts)
         evaluated = source.evaluate(view)
@@ -119,7 +121,8 @@ def _measure(
 ) -> dict[str, Any]:
     """Score the split in every format, time them, and write the rows of `score.py`."""
     measured = source.facts_of_measurement(evaluated, settings)
-    rows = promise.first_rows(source.inputs, source.split, EXAMPLE_ROWS)
+    # read once: those of a split by time are behind all others
+    rows = promise.first_rows(source.inputs, source.split, max(promise.LATENCY_ROWS))
     arrays: dict[str, np.ndarray] = {}
     for format_ in settings.formats:
         found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
@@ -150,12 +153,13 @@ def _measure_format(
     files = [folder / graph_file(spec.name, format_) for spec in specs]
     if format_ == "aoti":
         files += [folder / weights_file(spec.name) for spec in specs]
-    latency = promise.measure_latency(source.job, scorer, source.inputs, source.split)
+    latency = promise.measure_latency(source.job, scorer, rows, source.split)
     found |= {"bytes": sum(file.stat().st_size for file in files), "latency_us": latency}
+    examples = promise.row_range(rows, 0, EXAMPLE_ROWS)
     inputs = {
         f"{spec.name}/{name}": values
         for spec in specs
-        for name, values in zip(spec.inputs, scorer.arrays(spec.name, rows))
+        for name, values in zip(spec.inputs, scorer.arrays(spec.name, examples))
     }
     return found, inputs
 

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
+from runner.data.prepare.progress import show_progress
 from runner.models.layers.retrieval import RetrievalModel
 from runner.serving.artifact.raw_rows import EncodedRows
-from runner.serving.export.run_inputs import RunInputs, select_rows
+from runner.serving.export.run_inputs import RunInputs, select_encoded_rows
 from runner.serving.items.item_vectors import all_item_vectors
 from runner.serving.scorer import Scorer
 from runner.training.catalogue import attach_slices, open_catalogue
@@ -72,7 +73,10 @@ def compare(
     found = Comparison({})
     context.set_eval_mode()
     catalogue = open_catalogue(model, settings, job.dataset, split)
-    with without_autocast(context), context.evaluation_weights(), torch.no_grad(), catalogue:
+    label = f"scoring the {split} split from its files"
+    shown = show_progress(label, job.dataset.num_rows[split])
+    weights = context.evaluation_weights()
+    with without_autocast(context), weights, torch.no_grad(), catalogue, shown as advance:
         if isinstance(model, RetrievalModel) and model.items_ID is not None:
             items_ID = torch.from_numpy(all_item_vectors(scorer, model.item.num_rows))
         else:
@@ -97,6 +101,7 @@ def compare(
                 rounded.update(attach_slices(same, *slices), losses)
             if is_amp:
                 of_model.update(attach_slices(prediction, *slices), own_losses)
+            advance(batch.size)
     found.metrics, _ = reduce_metrics(metrics, context.ranks)
     if quantise is None:
         found.without_rounding, _ = reduce_metrics(rounded, context.ranks)
@@ -189,7 +194,7 @@ class RowQueue:
 def row_range(rows: EncodedRows, start: int, stop: int) -> EncodedRows:
     """Return consecutive rows."""
     number_R = np.arange(rows.num_rows)
-    return select_rows(rows, (number_R >= start) & (number_R < stop))
+    return select_encoded_rows(rows, (number_R >= start) & (number_R < stop))
 
 
 def concat_rows(parts: list[EncodedRows]) -> EncodedRows:
@@ -224,8 +229,15 @@ def first_rows(inputs: RunInputs, split: str, count: int) -> EncodedRows:
     return row_range(rows, 0, count)
 
 
-def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> dict[str, Any]:
-    """Time model and graphs on prepared inputs, microseconds of the fastest call."""
+def measure_latency(job: Job, scorer: Scorer, rows: EncodedRows, split: str) -> dict[str, Any]:
+    """Time model and graphs on prepared inputs, microseconds of the fastest call.
+
+    Args:
+        job: with the model.
+        scorer: of the graphs.
+        rows: of the split, as many as are scored at once.
+        split: the name of the split.
+    """
     model = job.context.model
     batches: dict[int, Batch] = {}
     for size in LATENCY_ROWS:
@@ -234,8 +246,8 @@ def measure_latency(job: Job, scorer: Scorer, inputs: RunInputs, split: str) -> 
             batches[size] = next(iter(job.dataset.batches(long_enough[0], batch_size=size)))
     times: dict[str, Any] = {"eager": {}, "exported": {}}
     for size, batch in batches.items():
-        rows = first_rows(inputs, split, size)
-        ready = [(spec.name, scorer.arrays(spec.name, rows)) for spec in scorer.artifact.graphs]
+        first = row_range(rows, 0, size)
+        ready = [(spec.name, scorer.arrays(spec.name, first)) for spec in scorer.artifact.graphs]
 
         def exported(ready: list[tuple[str, list[np.ndarray]]] = ready) -> None:
             for name, arrays in ready:

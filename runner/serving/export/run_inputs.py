@@ -36,6 +36,7 @@ from runner.serving.artifact.raw_rows import (
     encode_chunk_features,
 )
 from runner.serving.rows.encode import Transforms, plain_transforms
+from runner.serving.rows.selected_rows import select_rows
 from runner.serving.rows.transforms import read_texts, with_id_types
 
 
@@ -96,21 +97,20 @@ class RunInputs:
         Bad rows that the dataset skips have weight 0 in evaluations, and harmless values here.
         """
         declared, fitted = self.raw.declared, self.raw.fitted
-        for chunk, is_wanted_R in self._chunks(split):
+        skips = self.table is not None and self.table.skips_bad_rows
+        for chunk in self._chunks(split):
             if chunk.table is None:  # it could not be read
-                encoded = _blank_rows(declared, chunk.num_rows)
+                yield _blank_rows(declared, chunk.num_rows)
             else:
-                skips = self.table is not None and self.table.skips_bad_rows
-                encoded = encode_chunk_features(chunk, declared, fitted, skip_bad_rows=skips)
-            yield select_rows(encoded, is_wanted_R)
+                yield encode_chunk_features(chunk, declared, fitted, skip_bad_rows=skips)
 
     def raw_rows(self, split: str, columns: Sequence[str], count: int) -> pa.Table:
         """Return the raw columns of the first rows of a split that could be read."""
         found, num_rows = [], 0
-        for chunk, is_wanted_R in self._chunks(split):
+        for chunk in self._chunks(split):
             if chunk.table is not None and num_rows < count:
                 rows = decode_dictionaries(chunk.table.select(list(columns)))
-                found.append(rows.filter(pa.array(is_wanted_R)).replace_schema_metadata(None))
+                found.append(rows.replace_schema_metadata(None))
                 num_rows += found[-1].num_rows
             if num_rows >= count:
                 break
@@ -120,30 +120,26 @@ class RunInputs:
         """Return the text of each hash in a column of ids; None if its ids are no texts."""
         return None if self.table is None else read_texts(self.table, self.raw.fitted, spec)
 
-    def _chunks(self, split: str) -> Iterator[tuple[RowChunk, np.ndarray]]:
+    def _chunks(self, split: str) -> Iterator[RowChunk]:
         if self.events is not None:
-            yield from (_whole_chunk(rows, 0) for rows in self.events.read(split))
+            yield from (_as_chunk(rows, 0) for rows in self.events.read(split))
             return
         if self.table is None:
             names = list(self.raw.declared.columns)
             total = self.dataset.num_rows[split]
             for start in range(0, total, CHUNK_ROWS):
                 stop = min(start + CHUNK_ROWS, total)
-                yield _whole_chunk(self.dataset.read_columns(split, names, start, stop), start)
+                yield _as_chunk(self.dataset.read_columns(split, names, start, stop), start)
             return
         columns, times = self.table.columns_read, self.raw.fitted.times
         for chunk, masks in iterate_split_chunks(self.table, columns, times):
             mask_R = masks.get(split, np.zeros(chunk.num_rows, bool))
-            yield chunk, mask_R[: chunk.num_rows]
             # malformed lines become blank rows of the chunk's first split
-            if (blank := len(chunk.malformed_lines)) and next(iter(masks)) == split:
-                yield RowChunk(chunk.file, None, 0, blank, None), np.ones(blank, bool)
+            yield from select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == split)
 
 
-def _whole_chunk(rows: pa.Table, first_row: int) -> tuple[RowChunk, np.ndarray]:
-    """Return rows of which all are wanted."""
-    chunk = RequestRows(REQUEST, None, first_row, rows.num_rows, rows)
-    return chunk, np.ones(rows.num_rows, bool)
+def _as_chunk(rows: pa.Table, first_row: int) -> RowChunk:
+    return RequestRows(REQUEST, None, first_row, rows.num_rows, rows)
 
 
 def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) -> RunInputs:
@@ -218,7 +214,7 @@ def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:
     return EncodedRows(num_rows, dense, ids, np.ones(num_rows, bool))
 
 
-def select_rows(rows: EncodedRows, wanted_R: np.ndarray) -> EncodedRows:
+def select_encoded_rows(rows: EncodedRows, wanted_R: np.ndarray) -> EncodedRows:
     """Return some of the rows, in their order."""
     if wanted_R.all():
         return rows

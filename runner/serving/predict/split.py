@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from runner.data.core.fitted import with_fitted_transforms
 from runner.data.files.file_list import DataFile
-from runner.data.files.read_files import RowChunk
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import SPLITS, prepare
 from runner.data.tabular.parts import iterate_split_chunks
@@ -21,6 +19,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError, unknown_choice
 from runner.serving.rows.encode import Transforms
 from runner.serving.rows.input import InputTable, LocatedChunk, find_format
+from runner.serving.rows.selected_rows import select_rows
 
 
 @dataclass(frozen=True)
@@ -48,42 +47,9 @@ class SplitTable(InputTable):
         start = 0
         for chunk, masks in iterate_split_chunks(self, self.columns_read, self.times):
             mask_R = masks.get(self.wanted, np.zeros(chunk.num_rows, bool))
-            for piece in _select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == self.wanted):
+            for piece in select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == self.wanted):
                 yield start, piece
                 start += piece.num_rows
-
-
-@dataclass(frozen=True)
-class SelectedRows(RowChunk):
-    """Some rows of a chunk, with their positions in it."""
-
-    chunk: RowChunk | None = None
-    rows_R: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def describe_row(self, row: int) -> str:
-        assert self.chunk is not None
-        # `first_row` is above 0 in a slice of these rows
-        return self.chunk.describe_row(int(self.rows_R[self.first_row + row]))
-
-
-def _select_rows(chunk: RowChunk, mask_R: np.ndarray, *, gets_lines: bool) -> Iterator[RowChunk]:
-    """Yield the rows of a mask, then a row for each malformed line that belongs to this split."""
-    mask_R = mask_R[: chunk.num_rows]
-    if mask_R.any():
-        rows_R, mask = np.flatnonzero(mask_R), pa.array(mask_R)
-        yield SelectedRows(
-            chunk.file,
-            chunk.row_group,
-            0,
-            len(rows_R),
-            None if chunk.table is None else chunk.table.filter(mask),
-            chunk.problem,
-            {name: texts.filter(mask) for name, texts in chunk.invalid_values.items()},
-            chunk=chunk,
-            rows_R=rows_R,
-        )
-    for line, text in chunk.malformed_lines if gets_lines else ():
-        yield RowChunk(chunk.file, None, line, 1, None, f"{chunk.file}: line {line}: {text}")
 
 
 def open_split(
