@@ -18,6 +18,7 @@ from runner.batch import DataPosition
 from runner.cli.schema import schema as schema_verb
 from runner.data.core.fitted import with_fitted_transforms
 from runner.data.prepare.fingerprint import fingerprint
+from runner.data.tabular import splits
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
 from tests.conftest import python
@@ -497,3 +498,27 @@ def test_files_of_another_split_among_those_of_training_are_refused(tmp_path):
     apart = open_dataset(path=str(rows / "train"), test_path=str(rows / "test"))
     same = open_dataset(path=str(rows / "test"), test_path=str(rows / "test"))
     assert apart.num_rows == same.num_rows == {"train": 60, "test": 60}
+
+
+def test_a_sample_of_times_joins_them_in_time_that_grows_with_their_number(monkeypatch):
+    copied = []
+
+    def concatenate(arrays):
+        copied.append(sum(map(len, arrays)))
+        return np.concatenate(arrays)
+
+    class Numpy:
+        """numpy, whose joins are counted."""
+
+        def __getattr__(self, name):
+            return concatenate if name == "concatenate" else getattr(np, name)
+
+    times = np.random.default_rng(0).random((3000, 10))
+    monkeypatch.setattr(splits, "MAX_SAMPLED_TIMES", 4000)
+    monkeypatch.setattr(splits, "np", Numpy())
+    sample = splits.TimeSample(seed=1)
+    for of_chunk in times:
+        sample.add(of_chunk)
+    found = sample.quantiles(np.array([0.0, 0.5, 1.0]))
+    assert sum(copied) < 6 * times.size
+    assert found == pytest.approx([0.0, 0.5, 1.0], abs=0.03)

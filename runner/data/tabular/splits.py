@@ -85,7 +85,9 @@ class TimeSample:
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng([seed, 7])
-        self._times, self._keys = np.empty(0), np.empty(0)
+        # in pieces, as they were added: to join them each time takes longer, the more there are
+        self._times, self._keys = [np.empty(0)], [np.empty(0)]
+        self._count = 0
         self._last = -np.inf
 
     def add(self, times: np.ndarray) -> None:
@@ -93,20 +95,27 @@ class TimeSample:
         if not len(times):
             return
         self._last = max(self._last, float(times.max()))
-        self._times = np.concatenate([self._times, times])
-        self._keys = np.concatenate([self._keys, self._rng.random(len(times))])
-        if len(self._times) > 2 * MAX_SAMPLED_TIMES:
-            sampled = np.argpartition(self._keys, MAX_SAMPLED_TIMES)[:MAX_SAMPLED_TIMES]
-            self._times, self._keys = self._times[sampled], self._keys[sampled]
+        self._times.append(times)
+        self._keys.append(self._rng.random(len(times)))
+        self._count += len(times)
+        if self._count > 2 * MAX_SAMPLED_TIMES:
+            all_keys = np.concatenate(self._keys)
+            sampled = np.argpartition(all_keys, MAX_SAMPLED_TIMES)[:MAX_SAMPLED_TIMES]
+            self._times, self._keys = [self._joined_times()[sampled]], [all_keys[sampled]]
+            self._count = MAX_SAMPLED_TIMES
+
+    def _joined_times(self) -> np.ndarray:
+        return np.concatenate(self._times)
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
         """Return the quantile of each share; empty if there is no number."""
-        return np.quantile(self._times, shares) if len(self._times) else np.empty(0)
+        return np.quantile(self._joined_times(), shares) if self._count else np.empty(0)
 
     def split_starts(self, split: Split) -> dict[str, float]:
         """Return the first time of the test and of the validation split, if they exist."""
-        if not len(self._times):
+        if not self._count:
             return {}
+        times = self._joined_times()
         starts, share, start = {}, 0.0, self._last
         for name in ("test", "validation"):
             if name not in split.of:
@@ -114,7 +123,7 @@ class TimeSample:
             kind, length = split.of[name]
             if kind == "share":
                 share += length
-                start = float(np.quantile(self._times, max(1 - share, 0), method="higher"))
+                start = float(np.quantile(times, max(1 - share, 0), method="higher"))
             elif kind == "date":
                 start = length
             else:
