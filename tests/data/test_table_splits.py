@@ -522,3 +522,15 @@ def test_a_sample_of_times_joins_them_in_time_that_grows_with_their_number(monke
     found = sample.quantiles(np.array([0.0, 0.5, 1.0]))
     assert sum(copied) < 6 * times.size
     assert found == pytest.approx([0.0, 0.5, 1.0], abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [{"time": "time", "validation": 0.1, "test": 0.2}, {"random": {"train": 0.8, "test": 0.2}}],
+)
+def test_every_pass_over_the_rows_is_part_of_the_progress(path, tmp_path, split):
+    recipe = TableRecipe(**recipe_settings(path=path, split=split))
+    recipe.check()
+    done: list[int] = []
+    recipe.make(tmp_path, done.append)
+    assert sum(done) == recipe.num_progress_units()

@@ -96,7 +96,7 @@ def rewrite_events(
         starts = learnt.times
     else:
         with TemporaryDirectory(dir=folder) as parts:
-            starts = find_split_starts(table, Path(parts))
+            starts = find_split_starts(table, Path(parts), advance=advance)
     split_N = scan_events(table, declared, settings, folder, starts, bad, advance)
     fitted = learnt or _fit(table, declared, settings, split_N, advance)
     fitted.times = starts

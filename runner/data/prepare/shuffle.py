@@ -180,6 +180,7 @@ def write_shard(shard: Shard, advance: Advance) -> None:
         for block in split_blocks(table):
             writer.write(block)
     aside.rename(shard.path)
+    advance(table.num_rows)
 
 
 def _read_run(run: BlockRun) -> pa.Table:

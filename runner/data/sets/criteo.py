@@ -114,7 +114,7 @@ class Criteo:
         return {"hash": [self.hash_rows, self.hash_salt]} if self.encode == "hash" else {}
 
     def num_progress_units(self) -> int:
-        passes = 2 if self.encode == "vocabulary" else 1
+        passes = 3 if self.encode == "vocabulary" else 2
         return passes * self._file().stat().st_size // LINE_BYTES
 
     def make(self, folder: Path, advance: Advance, engine: Engine | None = None) -> PreparedFiles:

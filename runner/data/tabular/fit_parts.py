@@ -48,13 +48,17 @@ class PartTask:
 
 
 def find_split_starts(
-    table: RewritableTable, folder: Path, engine: Engine | None = None
+    table: RewritableTable,
+    folder: Path,
+    engine: Engine | None = None,
+    advance: Advance = lambda _: None,
 ) -> dict[str, float]:
     """Return split -> its first time in seconds; empty if rows are not split by time."""
     if table.row_split.kind != "time":
         return {}
     parts = [part for part in find_parts(table) if part.split == "train"]
-    folders = _work_on(read_times, table, parts, {}, folder, "times", engine or InProcess())
+    engine = engine or InProcess()
+    folders = _work_on(read_times, table, parts, {}, folder, "times", engine, advance)
     sample = TimeSample(table.split_seed)
     for own in folders:
         for times in _iterate_arrays(own, "times", read_facts(own)["lengths"]):
@@ -119,6 +123,7 @@ def read_times(task: PartTask, advance: Advance) -> None:
                 seconds = read_seconds(chunk.table, table.row_split)
                 file.write(seconds.data)
                 lengths.append(len(seconds))
+            advance(chunk.num_rows)
         (folder / FACTS_FILE).write_text(json.dumps({"lengths": lengths}))
 
 

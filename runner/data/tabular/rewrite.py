@@ -45,7 +45,7 @@ def rewrite_table(
 
     Args:
         folder: a folder that is empty, except for parts left by a killed process.
-        advance: is called with the number of rows that were processed, in both passes.
+        advance: is called with the number of rows that were processed, in every pass.
         engine: processes the parts; None: this process does.
 
     Returns:
@@ -70,7 +70,7 @@ def rewrite_table(
     names = {}
     for split in SPLITS:
         if split in table.splits:
-            names[split] = rows.write_shards(split, folder)
+            names[split] = rows.write_shards(split, folder, advance)
             if not names[split]:
                 others = bad.values_of_no_split
                 raise DataError(_describe_empty_split(table, split, fitted.times, others))
@@ -90,7 +90,7 @@ def _fit_transforms(
     if table.learnt:
         fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
     else:
-        starts = find_split_starts(table, work, engine)
+        starts = find_split_starts(table, work, engine, advance)
         fitting = parts if needs_fitting(table.declared) else []
         fitted, train_rows = fit_table(table, fitting, starts, work, engine, advance)
         fitted.times = starts
@@ -202,7 +202,7 @@ class _EncodedRows:
         self._draws = draws
         return True
 
-    def write_shards(self, split: str, folder: Path) -> list[str]:
+    def write_shards(self, split: str, folder: Path, advance: Advance) -> list[str]:
         """Write the files of a split into a folder; return their names.
 
         Raises:
@@ -214,7 +214,7 @@ class _EncodedRows:
         shards = plan_shards(aside, split, spilled, self._draws if split == "train" else None)
         tasks = [shard for shard in shards if not shard.path.exists()]
         at_once = self._shards_at_once(shards)
-        for _ in self._engine.map(write_shard, tasks, lambda _: None, at_once=at_once):
+        for _ in self._engine.map(write_shard, tasks, advance, at_once=at_once):
             pass
         for shard in shards:
             shard.path.rename(folder / shard.path.name)

@@ -95,9 +95,9 @@ class TableRecipe(TableFiles, Recipe):
     def num_progress_units(self) -> int:
         if self.is_direct and not self.is_elsewhere:
             return 1
-        passes = (1 if self.learnt or self.is_direct else 2) + (
-            self.declared.interactions is not None
-        )
+        passes = 1 if self.is_direct else 2  # one encodes the rows, one writes them in their order
+        if not self.learnt and not self.is_direct:  # times are read, and what is fitted
+            passes += 1 + (self.row_split.kind == "time")
         return passes * self.num_rows_estimate()
 
     @cached_property
