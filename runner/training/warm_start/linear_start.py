@@ -97,6 +97,8 @@ def _fit_tasks(
     """
     schema, num_tasks = job.dataset.schema, len(job.dataset.schema.tasks)
     limit = most_train_rows(schema, MOST_ROWS)
+    if job.dataset.num_rows["train"] > limit:
+        job.view.note(f"{KEY}: fits a regression to about {limit:,} train rows first ...")
     train = whole = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     if "validation" in job.dataset.num_rows:
         judged = read_sample(job.dataset, "validation", MOST_ROWS)
