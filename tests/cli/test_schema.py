@@ -632,7 +632,8 @@ def test_a_step_on_the_way_to_the_label_is_told(write, propose):
     visit = rng.integers(0, 4, ROWS) == 0
     buy = visit & (rng.random(ROWS) < 0.5)
     seen_s = np.where(visit, rng.random(ROWS), 0.0)
-    path = write(buy=buy.astype(int), visit=visit.astype(int), seen_s=seen_s, left=~visit)
+    left = ~visit & (np.arange(ROWS) > 9)  # no copy of `visit`
+    path = write(buy=buy.astype(int), visit=visit.astype(int), seen_s=seen_s, left=left)
     proposed, shown = propose(path, "--label", "buy")
     assert "warning: buy is 1 only where visit is not 0: is visit known before buy is?" in shown
     assert "only where seen_s is not 0" in shown and "where left" not in shown
@@ -1442,8 +1443,8 @@ def test_a_price_with_decimal_commas_is_no_list_and_the_label_is_named_in_a_comm
 
 def test_names_cannot_break_out_of_the_yaml(write, propose):
     name = 'x\nlabels: {evil: {}}\n"[red]'
-    values = np.random.default_rng(0).integers(0, 99, ROWS)
-    proposed, _ = propose(write(label=binary(), **{name: values, "is.a/b: ": values + 1}))
+    values, others = np.random.default_rng(0).integers(0, 99, (2, ROWS))
+    proposed, _ = propose(write(label=binary(), **{name: values, "is.a/b: ": others}))
     assert list(proposed["labels"]) == ["label"]
     assert {name, "is.a/b: "} <= set(proposed["categorical"])
 
