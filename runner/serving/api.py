@@ -30,6 +30,7 @@ from runner.rundir.json_files import read_jsonl
 from runner.rundir.run_files import read_config, read_result
 from runner.serving.artifact.folder import Artifact, open_artifact
 from runner.serving.export.plan import ExportSettings, plan_export
+from runner.serving.items.item_table import vectors_as_matrix
 from runner.serving.predict.plan import compose_for_prediction
 from runner.serving.process_state import process_restored
 from runner.serving.rows.encode import PartEncoder, check_input_types, with_types_of_roles
@@ -246,7 +247,7 @@ class TrainedRun:
     def embeddings(
         self, table: Any, name: str = "pooled", *, step: int | str = "best"
     ) -> np.ndarray:
-        """Return a vector for each row, [R, D] float32.
+        """Return a vector for each row, [R, D] float32; NaN for a bad row that the run skips.
 
         Args:
             table: as for `predict`.
@@ -259,9 +260,7 @@ class TrainedRun:
         """
         outputs = Outputs(embeddings=(name,))
         rows = self._scorer(step, ()).score(as_arrow(table), (), outputs)
-        column = rows[f"embedding_{name}"].combine_chunks()
-        vectors: np.ndarray = column.flatten().to_numpy(zero_copy_only=False)
-        return vectors.reshape(len(column), column.type.list_size)
+        return vectors_as_matrix(rows[f"embedding_{name}"])
 
     def export(
         self,

@@ -128,6 +128,16 @@ def test_what_a_first_training_logs_is_not_printed_again_by_a_handler_of_fbgemm(
     assert "told by the view" not in done.stderr
 
 
+def test_bad_rows_that_a_run_skips_have_vectors_of_nan(runner, rows, tmp_path):
+    run = public.load(train(runner, tmp_path, "dataset.on_bad_rows=skip"))
+    bad_R = np.arange(len(rows)) % 30 == 7
+    items = np.where(bad_R, 999, rows["item"].to_numpy())
+    place = rows.column_names.index("item")
+    vectors_RD = run.embeddings(rows.set_column(place, "item", pa.array(items)))
+    assert np.isnan(vectors_RD[bad_R]).all()
+    np.testing.assert_allclose(vectors_RD[~bad_R], run.embeddings(rows)[~bad_R], rtol=1e-6)
+
+
 def test_a_table_without_rows_has_a_result_without_rows(trained, rows):
     """Arrow knows no type of the columns of such a DataFrame."""
     some = trained.predict(rows, keep=["id"])

@@ -160,7 +160,12 @@ def vectors_as_lists(vectors_RD: np.ndarray, bad_R: np.ndarray | None = None) ->
 
 
 def vectors_as_matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of vectors as an array, [R, D]."""
+    """Return a column of vectors as an array, [R, D]; of a row without one they are NaN."""
     lists = column.combine_chunks()
-    flat: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(lists), lists.type.list_size)
+    flat: np.ndarray = lists.flatten().to_numpy(zero_copy_only=False)  # without those of nulls
+    vectors_RD = flat.reshape(-1, lists.type.list_size)
+    if not lists.null_count:
+        return vectors_RD
+    whole_RD = np.full((len(lists), lists.type.list_size), np.nan, np.float32)
+    whole_RD[lists.is_valid().to_numpy(zero_copy_only=False)] = vectors_RD
+    return whole_RD
