@@ -49,7 +49,8 @@ def _read_evaluation(folder: Path, step: int, metric: str) -> tuple[int, float]:
     rows = [
         r
         for r in read_jsonl(folder / "metrics.jsonl")
-        if r.get("split") == split and (as_number(r.get("step")) or 0) <= step
+        # callbacks may write rows of the same split
+        if r.get("split") == split and name in r and (as_number(r.get("step")) or 0) <= step
     ]
-    value = as_number(rows[-1].get(name)) if rows else None
+    value = as_number(rows[-1][name]) if rows else None
     return len(rows), float("nan") if value is None else value

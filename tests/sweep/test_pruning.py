@@ -3,10 +3,13 @@
 import json
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from runner.rundir.json_files import write_json
+from runner.rundir.json_files import read_json, write_json
+from runner.rundir.run_files import ANSWER_FILE, REQUEST_FILE
+from runner.sweep.pruning import pruning_responder
 from tests.sweep.forked import sweep
 from tests.sweep.test_sweep import board
 
@@ -42,6 +45,28 @@ def both(runner, tmp_path, *words):
         place = f"hydra.sweep.dir={tmp_path / pruner}"
         sweep(runner, *words, *SMALL, *SPACE, f"search.pruner={pruner}", place).check()
     return tmp_path / "none", tmp_path / "asha"
+
+
+def test_a_pruner_sees_the_evaluations_and_no_rows_of_callbacks(tmp_path):
+    reported = []
+    search = SimpleNamespace(
+        spec=SimpleNamespace(settings=SimpleNamespace(pruner="median")),
+        plan=SimpleNamespace(metric="validation/auc"),
+        trial_numbers={"job": [3]},
+        trials=SimpleNamespace(report=lambda *args: bool(reported.append(args))),
+    )
+    answer = pruning_responder(search)
+    running = SimpleNamespace(folder=tmp_path, try_id=1, job=SimpleNamespace(key="job"))
+    for step, value in ((5, 0.6), (10, 0.7), (15, "NaN")):
+        row = {"split": "validation", "step": step, "examples": step}
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            for numbers in ({"loss": 0.5, "auc": value}, {"coverage": 0.9}):
+                file.write(json.dumps(row | numbers) + "\n")
+        write_json(tmp_path / REQUEST_FILE, {"step": step})
+        answer(running)
+        assert read_json(tmp_path / ANSWER_FILE) == {"step": step, "stop": False}
+    assert reported[:2] == [(3, 1, 0.6), (3, 2, 0.7)]
+    assert reported[2][:2] == (3, 3) and reported[2][2] != reported[2][2]  # NaN
 
 
 @pytest.mark.long

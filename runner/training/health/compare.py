@@ -63,7 +63,8 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
         measured["metrics"] = select_shown(measured["metrics"], result.metrics)
     last_validation: dict[str, Any] = {}
     for row in iterate_jsonl(job.run.metrics.path):
-        last_validation = row if row.get("split") == "validation" else last_validation
+        if row.get("split") == "validation" and "loss" in row:  # other rows are of callbacks
+            last_validation = row
     overfitting = find_overfitting(job, state, numeric_values(last_validation))
     findings = [*measured.pop("findings"), *overfitting, *find_useless(result.metrics)]
     job.run.perf.append({"step": result.step, "yardstick_s": time.perf_counter() - started})

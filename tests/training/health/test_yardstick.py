@@ -537,6 +537,25 @@ def test_overfitting_is_told_with_its_epoch():
     assert not list(find_overfitting(job(), state, {}))
 
 
+def test_overfitting_is_found_where_callbacks_log_rows_of_validation(monkeypatch, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    of_split = {"split": "validation", "step": 10}
+    rows = [of_split | {"loss": 0.6}, of_split | {"coverage": 0.9}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ended = job()
+    perf = SimpleNamespace(append=lambda row: None)
+    ended.run = SimpleNamespace(metrics=SimpleNamespace(path=path), perf=perf)
+    ended.dataset.num_rows["test"] = 100
+    measured = {"name": "a constant", "metrics": {}, "findings": []}
+    monkeypatch.setattr(compare, "_get_or_measure", lambda *_: measured)
+    best = BestEvaluation(step=4, examples=16_000, value=0.7, metrics={"loss": 0.5})
+    state = TrainState(step=10, best=best, train_metrics={"loss": 0.3})
+    result = SimpleNamespace(metrics={"test/auc": 0.7}, notes={}, step=4)
+    compare.compare_with_yardstick(ended, state, result)
+    (found,) = result.notes["findings"]
+    assert found.startswith("overfitting") and "0.6000" in found
+
+
 @pytest.mark.long
 def test_a_result_has_its_yardstick_and_a_setting_turns_it_off(runner, tmp_path):
     for on in (True, False):
