@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import check_distribution_compatibility
 from optuna.storages import InMemoryStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -72,7 +73,7 @@ class Trials:
             slots: jobs that run at once.
 
         Raises:
-            SweepDatabaseError: if the database cannot be read or written.
+            SweepDatabaseError: if the database cannot be read or written, or has another search.
         """
         self.space, self.settings, self.slots = space, settings, slots
         self.distributions = {d.key: make_distribution(d) for d in space}
@@ -89,6 +90,9 @@ class Trials:
                 directions=directions,
                 load_if_exists=True,
             )
+            known = self._disk_study.get_trials(deepcopy=False)
+            if known:
+                self._check_same_search(known, objectives, directions)
             with warnings.catch_warnings(action="ignore"):  # Optuna warns that it is experimental
                 self._disk_study.set_metric_names(list(objectives))
             self._memory_study = optuna.create_study(
@@ -98,12 +102,51 @@ class Trials:
             # failed first and was completed later has one more trial in Optuna's study.
             self._optuna_numbers: list[int] = []
             self._retried: set[int] = set()
-            for trial in self._disk_study.get_trials(deepcopy=False):
+            for trial in known:
                 self._memory_study.add_trial(trial)
                 if _RETRY_OF in trial.user_attrs:
                     self._retried.add(trial.user_attrs[_RETRY_OF])
                 else:
                     self._optuna_numbers.append(trial.number)
+
+    def _check_same_search(
+        self,
+        known: Sequence[FrozenTrial],
+        objectives: Mapping[str, str],
+        directions: Sequence[StudyDirection],
+    ) -> None:
+        """Check that trials have the keys and the objectives of this search.
+
+        Raises:
+            SweepDatabaseError: naming those of the other search.
+        """
+        names = self._disk_study.metric_names or [*objectives]  # earlier versions wrote none
+        if (names, self._disk_study.directions) != ([*objectives], directions):
+            raise self._of_another_search(f"optimises {', '.join(names)}")
+        for trial in known:
+            if trial.params.keys() != self.distributions.keys():
+                raise self._of_another_search(f"chooses {', '.join(trial.params)}")
+
+    def check_values(self) -> None:
+        """Check that Optuna takes the values of all trials for those of this search.
+
+        A range may have got other ends.
+
+        Raises:
+            SweepDatabaseError: naming the key that had other choices, or another kind of range.
+        """
+        for trial in self._memory_study.get_trials(deepcopy=False):
+            for key, old in trial.distributions.items():
+                try:
+                    check_distribution_compatibility(old, self.distributions[key])
+                except ValueError as error:
+                    raise self._of_another_search(f"chooses {key} from other values") from error
+
+    def _of_another_search(self, what: str) -> SweepDatabaseError:
+        return SweepDatabaseError(
+            f"{self._path}: holds the trials of another search, which {what}; another "
+            "hydra.sweep.dir begins a new one"
+        )
 
     def list_trials(self) -> list[Trial]:
         """Return all trials in order, including those of earlier starts."""

@@ -211,7 +211,7 @@ class SearchJobs:
             plan: the sweep, without jobs.
 
         Raises:
-            SweepDatabaseError: if the database cannot be used.
+            SweepDatabaseError: if the database cannot be used, or has another search.
         """
         # This imports Optuna, for which a plain grid need not wait.
         from runner.sweep.optuna_trials import Trials
@@ -227,6 +227,7 @@ class SearchJobs:
         self._failed: list[SweepJob] | None = []  # with it; None once a job has ended otherwise
         trials = self.trials.list_trials()
         jobs = {j.key: j for j in map(self._make_job, trials)}
+        self.trials.check_values()
         self.plan = replace(
             plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(trials))
         )

@@ -307,6 +307,25 @@ def test_a_trial_that_the_search_cannot_have_chosen_is_refused(tmp_path):
         search_run(tmp_path, SPACE, num_trials=2)
 
 
+@pytest.mark.parametrize(
+    ("space", "goals", "message"),
+    [
+        (SPACE | {"y": "choice(1, 2)"}, None, "which chooses x, c; another hydra.sweep.dir"),
+        ({"x": SPACE["x"]}, None, "which chooses x, c; another"),
+        (SPACE | {"c": "choice(a, b, d)"}, None, "which chooses c from other values"),
+        (SPACE | {"x": "tag(log, interval(0.1, 1))"}, None, "which chooses x from other values"),
+        (SPACE, {"validation/loss": "min"}, "which optimises validation/auc; another"),
+    ],
+)
+def test_another_search_in_the_same_folder_is_refused(tmp_path, space, goals, message):
+    assert search_run(tmp_path, SPACE, sampler="random", num_trials=2) == 0
+    with pytest.raises(UserError, match=message):
+        search_run(tmp_path, space, sampler="random", num_trials=4, objectives=goals)
+    wider = SPACE | {"x": "interval(0, 2)"}
+    assert search_run(tmp_path, wider, sampler="random", num_trials=3) == 0
+    assert len(points(tmp_path)) == 3
+
+
 def test_a_locked_database_is_reported_before_anything_starts(tmp_path, monkeypatch):
     from runner.sweep.database import SweepDatabaseError
 
