@@ -193,7 +193,7 @@ def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
     A row of train metrics covers the updates since the previous row, so it is compared only if the
     previous rows have the same step in both.
     """
-    by_place = [{_place(row): row for row in rows} for rows in (one, two)]
+    by_place = [_rows_by_place(rows) for rows in (one, two)]
     begins = [_window_begins(rows) for rows in (one, two)]
     shared = [place for place in by_place[0] if place in by_place[1]]
     compared = [p for p in shared if begins[0].get(p) == begins[1].get(p)]
@@ -211,9 +211,17 @@ def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
     return _SharedRows(text, difference, not same_end)
 
 
+def _rows_by_place(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
+    """Return all numbers of a split and step; callbacks may have written rows of their own."""
+    found: dict[tuple[str, str], Row] = {}
+    for row in rows:
+        found[_place(row)] = {**found.get(_place(row), {}), **row}
+    return found
+
+
 def _window_begins(rows: Sequence[Row]) -> dict[tuple[str, str], str | None]:
     """Return (split, step) of each train row -> the step of the previous train row."""
-    places = [_place(row) for row in rows if row.get("split") == "train"]
+    places = [*dict.fromkeys(_place(row) for row in rows if row.get("split") == "train")]
     return dict(zip(places, [None, *(step for _, step in places)]))
 
 

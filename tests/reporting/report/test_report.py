@@ -294,6 +294,21 @@ def test_runs_without_rows_and_checkpoints_are_not_called_identical(tmp_path):
     )
 
 
+def test_rows_of_callbacks_hide_no_difference_between_runs_that_were_made_longer(tmp_path):
+    folders = [make_run(tmp_path / name, num_rows=0) for name in ("a", "b")]
+    for folder, loss in zip(folders, (0.5, 0.6)):
+        meta = json.loads((folder / "meta.json").read_text())
+        meta["resumes"] = [{"changed": {"trainer.max_steps": [10, 20]}}]
+        (folder / "meta.json").write_text(json.dumps(meta))
+        of_split = {"split": "validation", "step": 10}
+        rows = [of_split | {"loss": loss}, of_split | {"coverage": 0.9}]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    comparison = compare_runs(*folders)
+    assert comparison.different == (
+        "metrics.jsonl: differs first at step 10 (validation/loss: 0.5 and 0.6)",
+    )
+
+
 @pytest.mark.parametrize(("direction", "best"), [("max", "b"), ("min", "a")])
 def test_a_search_for_a_metric_of_ones_own_is_ranked_in_the_direction_of_the_search(
     command, tmp_path, direction, best
