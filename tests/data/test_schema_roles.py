@@ -153,6 +153,7 @@ def test_a_few_fractions_of_a_name_of_ids_are_numbers_where_each_is_rare(tmp_pat
             ("DAYS_LAST_PHONE_CHANGE", "quantity"),
             ("hours_slot", "id"),
             ("minimum_nights", "quantity"),
+            ("city_mpg", "quantity"),
         ],
     ],
 )

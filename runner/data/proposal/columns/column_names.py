@@ -86,7 +86,7 @@ _QUANTITY_WORDS = _words(
     bid budget spend spent revenue profit fee freq frequency recency weight fans followers
     dividends discount temperature temp time age rating stars integer int numeric dense
     continuous float lat latitude lon lng longitude mileage odometer km miles sqft sqm horsepower
-    hp kwh calories amnt usd eur gbp"""
+    hp kw kwh rpm mpg mph kmh kph bpm psi kg lbs cm mm ml kb mb gb calories amnt usd eur gbp"""
 )
 _COUNT_WORDS = _words(
     "num number count cnt nb total avg average mean sum max maximum min minimum std median"
