@@ -1,1 +1,1 @@
-"""Declared columns: what a schema says of them, and how their raw values become ids and numbers."""
+"""Columns declared by a schema, and the encoding of their raw values as ids and numbers."""

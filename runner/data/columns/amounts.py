@@ -13,20 +13,20 @@ import pyarrow.compute as pc
 from runner.data.columns.durations import DURATION, are_durations, parse_durations
 from runner.data.files.text_values import MISSING_NUMBERS, NUMBER_PATTERN, strip_number
 
-# form -> what may stand between thousands, and what stands before a fraction
+# form -> the characters allowed between thousands, and the one before a fraction
 _MARKS = {"amount": (r"[,'\x{2019}]", "."), "amount_comma": (r"[. \x{a0}\x{202f}'\x{2019}]", ",")}
 AMOUNT_FORMS = (*_MARKS, DURATION)
 _CURRENCY = r"(\p{Lu}{0,3}\p{Sc}|USD|EUR|GBP|CHF)"
 _SPACE = r"[\s\x{a0}\x{202f}]*"
-_BOUND = r"([<>]=?|[≤≥~])"  # before a limit, or a rough number
-_MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}  # of 1.2M, 350k or 2bn
+_BOUND = r"([<>]=?|[≤≥~])"  # before a limit, or a rough number such as ~5
+_MAGNITUDES = {"k": 1e3, "m": 1e6, "b": 1e9}  # the suffixes of 1.2M, 350k and 2bn
 _MAGNITUDE = r"(?i:k|mn?|bn?)"
-# without one of these, a comma may divide a list instead of standing before a fraction
+# without one of these, a comma may separate the values of a list, not start a fraction
 _UNIT = rf"{_CURRENCY}|%"
-# that keeps an amount from being read as a plain number
+# a character that shows that a text is an amount, not a plain number
 _SIGN = r"[\p{Sc}\p{Lu}%,'(\x{2019}\x{2212}\x{a0}\x{202f}]|\d-\s*$"
-# Thousands before a fraction, which no list has: 1,234.50, or 1.234,50; or points between them that
-# cannot all stand before a fraction, as in 1.234.567, or spaces that divide no list.
+# Thousands before a fraction, which no list has: 1,234.50, or 1.234,50; or several points, which
+# cannot all start a fraction, as in 1.234.567, or spaces that separate no values of a list.
 _THOUSANDS = {
     "amount": r"^-?\d{1,3}(,\d{3})+\.\d+$",
     "amount_comma": (
@@ -34,16 +34,16 @@ _THOUSANDS = {
         r"|[1-9]\d{0,2}([\x{a0}\x{202f}]\d{3})+)$"
     ),
 }
-_SPACED = r"^-?[1-9]\d{0,2}( \d{3})+$"  # 37 900: of a quantity, or else a list of two ids
-# a number, or a limit of one; with a 0 in front it is a code, and so may be 12e5
+_SPACED = r"^-?[1-9]\d{0,2}( \d{3})+$"  # 37 900: an amount of a quantity, else a list of two ids
+# a number, or a limit of one; a text with a leading 0 is a code, and so may be 12e5
 _PLAIN = rf"^({_BOUND}{_SPACE})?[-+]?(0|[1-9]\d*)(\.\d+([eE][-+]?\d+)?|[eE]-\d+)?\+?$"
-_UNIT_NAME = r"[\pL°][\pL°/²³]{0,11}|/\s?\d{1,3}"  # also of 4.5/5
+_UNIT_NAME = r"[\pL°][\pL°/²³]{0,11}|/\s?\d{1,3}"  # matches also the unit of 4.5/5
 _WITH_UNIT = rf"^{_SPACE}{_BOUND}?{_SPACE}[-+]?\d[\d.,]*\+?{_SPACE}({_UNIT_NAME}){_SPACE}$"
 LEAST_FITTING = 0.95  # share of the texts of a column of amounts
-LEAST_SIGNS = 0.2  # share with a sign; those of a quantity, or with thousands, may have fewer
-MOST_WORDS = 10  # differing texts without a digit that stand for missing numbers
+LEAST_SIGNS = 0.2  # share with a sign; columns of quantities, or with thousands, may have fewer
+MOST_WORDS = 10  # distinct texts without a digit that mean a missing number
 MOST_LIMITS = 0.5  # share of texts with a limit in front; more, such as <=50K and >50K, are classes
-LEAST_KNOWN = 0.5  # share of the texts that are numbers, where others stand for missing ones
+LEAST_KNOWN = 0.5  # share of the texts that are numbers, where others mean missing ones
 SAMPLE_TEXTS = 20_000
 
 
@@ -62,13 +62,13 @@ _PATTERNS = {form: _pattern(form) for form in _MARKS}
 
 @dataclass(frozen=True)
 class Amounts:
-    """How the texts of a column are numbers.
+    """How the texts of a column are converted to numbers.
 
     Args:
         form: one of AMOUNT_FORMS: whether a point or a comma stands before a fraction, or a
             duration, which becomes seconds.
-        unit: what may stand behind a number, such as km; empty: nothing.
-        missing: texts that stand for a missing number, besides MISSING_NUMBERS.
+        unit: what may follow a number, such as km; empty: nothing.
+        missing: texts that mean a missing number, besides MISSING_NUMBERS.
     """
 
     form: str
@@ -77,7 +77,7 @@ class Amounts:
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any]) -> Amounts | None:
-        """Return what the settings of a column in a schema say; None if it has no amounts."""
+        """Return the amounts that the settings of a column declare; None if there are none."""
         if (form := settings.get("input")) not in AMOUNT_FORMS:
             return None
         return cls(form, settings.get("unit", ""), tuple(settings.get("missing", ())))
@@ -88,7 +88,7 @@ class Amounts:
         return {"input": self.form} | {key: value for key, value in more.items() if value}
 
     def is_missing(self, texts: pa.Array) -> pa.Array:
-        """Tell which texts stand for a missing number."""
+        """Return which texts mean a missing number."""
         return pc.is_in(texts, pa.array([*MISSING_NUMBERS, *self.missing]))
 
     def __str__(self) -> str:
@@ -100,10 +100,10 @@ def parse_amounts(texts: pa.Array, amounts: Amounts) -> pa.Array:
 
     Args:
         texts: with or without signs of money and percent, or of a limit, and the unit.
-        amounts: how they are numbers.
+        amounts: how they are converted.
 
     Returns:
-        [R] float64, null where a text is missing or no number.
+        [R] float64, null where a text is missing or is not a number.
     """
     form = amounts.form
     if form == DURATION:
@@ -126,13 +126,13 @@ def parse_amounts(texts: pa.Array, amounts: Amounts) -> pa.Array:
 
 
 def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | None:
-    """Return how texts are numbers, which none of them need be for itself; None if they are none.
+    """Return how texts are converted to numbers; None if they are not numbers.
 
-    A few texts without a digit, such as `refused`, stand for missing numbers. A unit is what stands
-    behind nearly all numbers.
+    A few texts without a digit, such as `refused`, count as missing numbers. A unit is the text
+    that follows nearly all numbers.
 
     Args:
-        texts: of a column, without those of MISSING_NUMBERS.
+        texts: of a column, without those of MISSING_NUMBERS; single ones may be no numbers.
         is_quantity: whether the column is named like a quantity, such as a price.
     """
     texts = texts[:SAMPLE_TEXTS].cast(pa.string())
@@ -143,7 +143,7 @@ def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | No
     known = texts.filter(has_digit) if words else texts
     if share_matching(known, rf"^{_SPACE}{_BOUND}") > MOST_LIMITS:
         return None
-    if unit := _guess_unit(known):  # as signs of money, of which it may be one
+    if unit := _guess_unit(known):  # like signs of money, which the unit may be
         known = pc.replace_substring_regex(known, _end_pattern(unit), "€")
     form = guess_amount_form(known, is_quantity=is_quantity)
     if not (form or unit) and are_durations(known, LEAST_FITTING):
@@ -152,7 +152,7 @@ def guess_amounts(texts: pa.Array, *, is_quantity: bool = False) -> Amounts | No
 
 
 def are_words(texts: Sequence[str]) -> bool:
-    """Tell whether texts that are no numbers may stand for missing ones: few, without a digit."""
+    """Return whether texts that are no numbers may mean missing ones: few, without a digit."""
     return len(texts) <= MOST_WORDS and not any(map(str.isdigit, "".join(texts)))
 
 
@@ -161,7 +161,7 @@ def _end_pattern(unit: str) -> str:
 
 
 def _guess_unit(texts: pa.Array) -> str:
-    """Return what stands behind nearly all numbers, with or without a space; empty if nothing."""
+    """Return what follows nearly all numbers, with or without a space; empty if nothing."""
     found = texts.filter(pc.match_substring_regex(texts, _WITH_UNIT))
     counts = pc.value_counts(pc.replace_substring_regex(found, _WITH_UNIT, r"\2")).to_pylist()
     most = max(counts, key=lambda c: int(c["counts"]), default={"counts": 0})
@@ -171,7 +171,7 @@ def _guess_unit(texts: pa.Array) -> str:
 def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     """Return the form of AMOUNT_FORMS in which texts are numbers with signs; empty if in none.
 
-    Texts that are plain numbers, as a file of texts alone has them, are numbers too where some have
+    Plain numbers, as a column of a text file may have them, count as amounts where some have
     a fraction, or the column is named like a quantity. Where all texts fit both, as $1,234 does,
     three digits are thousands; those of percents, as in 1.234 %, are a fraction.
 
@@ -205,7 +205,7 @@ def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
 
 
 def are_plain_numbers(texts: pa.Array) -> bool:
-    """Tell whether all texts are numbers without signs, and without zeros in front."""
+    """Return whether all texts are numbers without signs and leading zeros."""
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _PLAIN)).as_py())
 
 

@@ -1,4 +1,4 @@
-"""Rules that the settings of declared columns keep with each other."""
+"""Rules on how the settings of declared columns may be combined."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from runner.data.columns.durations import DURATION
 from runner.data.columns.times import DAYS, TIME_FORMS, TIME_PARTS
 from runner.data.files.text_values import WORDS
 
-LEAST_GROWING_ROWS = 3  # the shared row, that of missing values, and one for an id
-MOST_SIGHTINGS = 255  # that earn an id a row of a growing table: more than a cell counts to
+LEAST_GROWING_ROWS = 3  # the shared row, the row of missing values, and one for an id
+MOST_SIGHTINGS = 255  # before an id gets a row of a growing table: the maximum of a counter cell
 
 
 def find_column_problems(
@@ -23,7 +23,7 @@ def find_column_problems(
     sequences: Sequence[IdSpec],
     where: str,
 ) -> Iterator[str]:
-    """Yield a message for every setting of a column that another one excludes or needs."""
+    """Yield a message for every setting of a column that conflicts with another or needs one."""
     for column in numbers:
         yield from _numeric_problems(column, f"{where}.numeric.{column.name}")
     yield from _match_problems(numbers, [*pooled, *sequences], where)
@@ -97,7 +97,7 @@ def _numeric_problems(spec: NumericSpec, where: str) -> Iterator[str]:
 def _match_problems(
     numbers: Sequence[NumericSpec], ids: Sequence[IdSpec], where: str
 ) -> Iterator[str]:
-    """Yield a message for each column of a match of ids that is no feature of its kind."""
+    """Yield a message for each column of a match of ids that is not a feature of its kind."""
     lists = {(s.column, s.separator) for s in ids if s.is_list}
     single = {s.column for s in ids if not (s.is_list or s.cross)}
     for spec in (s for s in numbers if s.of):

@@ -1,4 +1,4 @@
-"""What a user's YAML declares of the columns of a table.
+"""What a user's YAML declares about the columns of a table.
 
 The reprs of `Declared`, `LabelSpec`, `NumericSpec` and `IdSpec` enter signatures and cache keys.
 """
@@ -15,7 +15,7 @@ from runner.data.growing.settings import Eviction, Growth
 from runner.data.interactions.declaration import INTERACTIONS, Interactions
 
 MOST_CLASSES = 100  # values of a label
-COUNT, SHARE = "count", "share"  # encodings of a number: of a list's values, those of an id
+COUNT, SHARE = "count", "share"  # encodings of a number: how many values of a list are the id
 MATCHES = (COUNT, SHARE)
 
 
@@ -28,7 +28,7 @@ class _MayBeAmounts:
 
     @property
     def amounts(self) -> Amounts | None:
-        """How its texts are numbers; None if it has numbers, or ids."""
+        """How its texts are converted to numbers; None if it has numbers, or ids."""
         is_amount = self.input in AMOUNT_FORMS
         return Amounts(self.input, self.unit, self.missing) if is_amount else None
 
@@ -43,30 +43,30 @@ class LabelSpec(_MayBeAmounts):
     allowed: tuple[float, ...] | None = None  # None: 0 and 1 if binary, any number if regression
     above: float | None = None  # the label is 1 for a value over this, 0 otherwise
     positive: tuple[str, ...] = ()  # the label is 1 for these texts, 0 for others
-    default: float | None = None  # of a missing value; None: an error
-    input: str = ""  # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers
+    default: float | None = None  # for a missing value; None: an error
+    input: str = ""  # of AMOUNT_FORMS: how its texts are converted; empty: it has numbers
     grades: tuple[str, ...] = ()  # a regression label is 0, 1, 2 and so on for these texts
-    classes: tuple[str, ...] = ()  # all values, of which each row has one
-    one_of: str = ""  # the label of whose `classes` it is one; it is 1 for `positive`
+    classes: tuple[str, ...] = ()  # all values, one of which each row has
+    one_of: str = ""  # the label with `classes` from which it is made; it is 1 for `positive`
     unit: str = ""  # with `input`, see `Amounts`
     missing: tuple[str, ...] = ()
     link: str = ""  # log: a regression label from 0 on is predicted by its logarithm
-    scale: float | None = None  # of a label with a link: its usual size, from which learning begins
+    scale: float | None = None  # of a label with a link: its usual size, at which training starts
 
     @property
     def is_text(self) -> bool:
-        """Whether the texts of its column are compared with those that are declared."""
+        """Whether its column has texts, which are compared with the declared ones."""
         return bool(self.positive or self.grades)
 
     def __repr__(self) -> str:
-        """Return what it was before there were the later settings, where they are not set."""
+        """Return the original repr if none of the settings added later is set."""
         later = ["positive", "default", "input", "grades", "classes", "one_of", "link", "scale"]
         later += _WRITTEN
         return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the files that are needed for it."""
+        """The columns of the files that it needs."""
         return (self.column,)
 
     def split_classes(self) -> tuple[LabelSpec, ...]:
@@ -87,22 +87,22 @@ class NumericSpec(_MayBeAmounts):
     log1p: bool = False
     standardise: bool = False  # by mean and standard deviation of the train split, after log1p
     clip: tuple[float | None, float | None] = (None, None)
-    default: float | None = None  # of a missing value; None: an error
-    size: int = 0  # numbers of a vector, each of which is a feature; 0: the column has one number
-    separator: str = ""  # between the numbers of a vector that is written as a text; or json
-    element: int = 0  # of the vector, from 0
-    # of AMOUNT_FORMS: how its texts are numbers; empty: it has numbers. Of days: of TIME_FORMS, how
-    # its values are times; empty: as seconds, or in ISO 8601
+    default: float | None = None  # for a missing value; None: an error
+    size: int = 0  # length of a vector, whose elements are features; 0: the column has one number
+    separator: str = ""  # between the numbers of a vector that is written as text; or json
+    element: int = 0  # index in the vector, from 0
+    # of AMOUNT_FORMS: how its texts are converted; empty: it has numbers. With days: of TIME_FORMS,
+    # how its values are parsed as times; empty: as seconds, or in ISO 8601
     input: str = ""
-    encode: str = ""  # days: of its times, since 1970; empty: it has numbers
-    until: str = ""  # days: column of times to which they are counted, instead of since 1970
+    encode: str = ""  # days: days since 1970 of its times; empty: it has numbers
+    until: str = ""  # days: column of times up to which days are counted, instead of since 1970
     until_input: str = ""  # of TIME_FORMS, for `until`
     of: str = ""  # count and share: column with the id whose values in the list are counted
     unit: str = ""  # with an amount as `input`, see `Amounts`
     missing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Return what it was before there were the later kinds of numbers, where it is none."""
+        """Return the original repr if none of the kinds of numbers added later is used."""
         of_vectors = () if self.size else ("size", "separator", "element")
         of_days = () if self.encode else ("encode", "until", "until_input")
         of_lists = () if self.of else ("of",)
@@ -112,7 +112,7 @@ class NumericSpec(_MayBeAmounts):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the files that are needed for it."""
+        """The columns of the files that it needs."""
         return (self.column, *filter(None, (self.until, self.of)))
 
     @property
@@ -129,44 +129,44 @@ class IdSpec(_MayBeAmounts):
     column: str = ""
     # as_is, hash, vocabulary, growing, bucketise, or a part of a time: hour, weekday
     encode: str = "as_is"
-    # rows of its table; None: what the data needs; hash and growing need it set
+    # rows of its table; None: as many as the data needs; required for hash and growing
     num_rows: int | None = None
     salt: int = 0
-    # vocabulary: occurrences in the train split that earn a value its own row; growing: sightings
+    # vocabulary: occurrences in the train split that give a value its own row; growing: sightings
     min_count: int = 1
     boundaries: tuple[float, ...] = ()  # bucketise: the boundaries between buckets
-    buckets: int | None = None  # bucketise: their number; they are fitted to hold equally many rows
-    default: int | None = None  # id of a missing value; None: an error, or the vocabulary's row 1
+    buckets: int | None = None  # bucketise: their number; boundaries give all equally many rows
+    default: int | None = None  # id for a missing value; None: an error, or the vocabulary's row 1
     out_of_range: str = "error"  # as_is: error, or default
     list: bool = False
-    separator: str = ""  # between the ids of a list that is written as a text; or json, words
+    separator: str = ""  # between the ids of a list that is written as text; or json, words
     weights: str = ""  # column with a list of weights, as long as the ids
     pooling: str = "sum"
     cross: tuple[str, ...] = ()  # columns whose combination is hashed
     # how texts are read: as integer, or string; auto: by the column's type. Of a part of a time:
-    # what its numbers mean, of TIME_FORMS; auto: seconds. Of buckets: of AMOUNT_FORMS, if any
+    # the form of its numbers, of TIME_FORMS; auto: seconds. Of buckets: of AMOUNT_FORMS, if any
     input: str = "auto"
     table: str = ""
     max_length: int = 0
-    keep: str = "last"  # the end of a sequence that is kept if it is too long
+    keep: str = "last"  # which end of a too long sequence is kept
     order_by: str = ""  # column with a list of times, as long as the ids
-    evict: Eviction | None = None  # growing: when rows are taken back; None: never
+    evict: Eviction | None = None  # growing: when rows are freed; None: never
     unit: str = ""  # with an amount as `input`, see `Amounts`
     missing: tuple[str, ...] = ()
 
     @property
     def takes_missing(self) -> bool:
-        """Whether a row may have no value: an empty list, the default, or a row of the table."""
+        """Whether a row may lack a value: it gets an empty list, a default, or a row of the table."""
         has_own_row = self.encode in ("vocabulary", "growing", "bucketise", *TIME_PARTS)
         return self.is_list or bool(self.cross) or has_own_row or self.default is not None
 
     def __repr__(self) -> str:
-        """Return what it was before there were the later settings, where they are not set."""
+        """Return the original repr if none of the settings added later is set."""
         return _repr_without(self, *(() if self.evict else ("evict",)), *_unset(self))
 
     @property
     def growth(self) -> Growth | None:
-        """How the rows of its table come and go; None: they are fixed."""
+        """How rows of its table are allocated and freed; None: they are fixed."""
         return Growth(self.min_count, self.evict) if self.encode == "growing" else None
 
     @property
@@ -219,7 +219,7 @@ CHOICES_OF_NUMBERS = {
 
 @dataclass(frozen=True)
 class Declared:
-    """All declared columns of a table, and where its files are."""
+    """All declared columns of a table, and the paths of its files."""
 
     labels: tuple[LabelSpec, ...]
     numeric: tuple[NumericSpec, ...] = ()
@@ -232,12 +232,12 @@ class Declared:
 
     @property
     def interactions(self) -> Interactions | None:
-        """How rows are made of the events in the files; None if the files have the rows."""
+        """How rows are made from the events in the files; None if the files have the rows."""
         return self.places.get(INTERACTIONS)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column of the rows that is needed, each once."""
+        """Every column of the rows that is needed, each listed once."""
         names = [spec.column for spec in self.labels]
         names += [column for spec in self.numeric for column in spec.columns]
         names += [column for spec in self.ids for column in spec.columns]
@@ -246,17 +246,17 @@ class Declared:
 
     @property
     def features(self) -> Declared:
-        """The features alone, without labels and all else that is told of a row."""
+        """The same declaration with the features alone, without labels and other columns."""
         return replace(self, labels=(), weight=None, groups=(), carried=())
 
     @property
     def numbers(self) -> tuple[NumericSpec, ...]:
-        """The dense features that are no matches of ids, whose columns are those of `ids`."""
+        """The dense features except matches of ids, whose columns are those of `ids`."""
         return tuple(spec for spec in self.numeric if spec.encode not in MATCHES)
 
     @property
     def optional_columns(self) -> frozenset[str]:
-        """Columns that every row may lack, as all that is made of them allows."""
+        """Columns that every row may lack, since all that is made from them allows missing values."""
         numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numbers]  # matches take all
         columns = [(spec.columns, spec.default is not None) for spec in numbers]
         columns += [(spec.columns, spec.takes_missing) for spec in self.ids]
@@ -266,7 +266,7 @@ class Declared:
 
     @property
     def time_forms(self) -> dict[str, str]:
-        """Column of which features are made as of times -> its form, of TIME_FORMS."""
+        """Column from which features are made as times -> its form, of TIME_FORMS."""
         forms = {s.column: s.input for s in self.ids if s.encode in TIME_PARTS}
         days = [spec for spec in self.numeric if spec.encode == DAYS]
         forms |= {s.column: s.input for s in days} | {s.until: s.until_input for s in days}

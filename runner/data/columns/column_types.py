@@ -31,9 +31,9 @@ from runner.errors import DataError
 
 
 def text_column_types(declared: Declared, split: Split) -> dict[str, pa.DataType]:
-    """Return the types as which the columns of text files are read.
+    """Return the types with which the columns of text files are read.
 
-    A column that has several roles is read as a number if one of them needs a number.
+    A column with several roles is read as a number if one of them needs a number.
     """
     plain = [column for column, is_amount in _number_columns(declared) if not is_amount]
     types: dict[str, pa.DataType] = dict.fromkeys(plain, pa.float64())
@@ -62,12 +62,12 @@ def text_file_schema(
     *,
     json_lines: bool,
 ) -> pa.Schema:
-    """Return the types as which the columns of one text file are read.
+    """Return the types with which the columns of one text file are read.
 
     Args:
         types: as `text_column_types` returns them.
-        inferred: the guessed types. Times are read as such; and a value of JSON has its own type,
-            but for whole numbers, which may be read as others.
+        inferred: the guessed types. Times keep them; and so do values of JSON, except whole
+            numbers, which may be read as other types.
     """
     decisive = _time_columns(declared, split)
     time_columns = {*declared.time_forms, *decisive}
@@ -75,7 +75,7 @@ def text_file_schema(
     def choose(found: pa.Field) -> pa.DataType:
         wanted = types.get(found.name, found.type)
         if is_text(found.type) and found.name in decisive:
-            return pa.string()  # whether these are times, `check_split_type` or the first pass says
+            return pa.string()  # `check_split_type` or the first pass checks that these are times
         if is_temporal(found.type) and found.name in time_columns:
             return found.type
         if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
@@ -96,10 +96,10 @@ def check_column_types(
         path: of the file, for messages.
         is_input: whether the rows are to be scored: a list may be a text, which is then JSON, and
             a column may have no value, if missing ones have a default, or it holds ids, such as
-            the items that are looked for.
+            the items that are looked up.
 
     Raises:
-        DataError: naming the file, the column, its type and what its role takes.
+        DataError: naming the file, the column, its type and what its role accepts.
     """
 
     def require(column: str, fits: bool, expected: str) -> None:
@@ -157,9 +157,9 @@ def check_column_types(
 
 
 def numbers_in_texts(declared: Declared) -> set[str]:
-    """Return the columns whose texts are several numbers with a separator that is no comma.
+    """Return the columns whose texts are several numbers with a separator other than a comma.
 
-    These are vectors, weights of lists, and lists of numbers for buckets. JSON has points.
+    These are vectors, weights of lists, and lists of numbers for buckets. JSON has decimal points.
     """
     others = ("", ",", "json")
     lists = [s for s in declared.ids if s.separator not in others]
@@ -171,9 +171,9 @@ def numbers_in_texts(declared: Declared) -> set[str]:
 
 
 def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
-    """Return column -> `integer`, `unsigned` or `string`, where an id is another one as a text.
+    """Return column -> `integer`, `unsigned` or `string` where a text would be a different id.
 
-    Times, numbers for buckets and texts with a separator are read alike whatever their type.
+    Times, numbers for buckets and texts with a separator are read alike from every type.
     """
     types = {}
     for spec in declared.ids:
@@ -190,7 +190,7 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
 
 
 def direct_columns(declared: Declared, file_schema: pa.Schema) -> Columns | None:
-    """Return the columns of files that are read as they are; None if they must be rewritten."""
+    """Return the columns of files that can be read unchanged; None if they must be rewritten."""
     if not all(map(_needs_no_rewrite, declared.ids)) or any(
         s.standardise or s.size or s.input or s.encode for s in declared.numeric
     ):
@@ -285,20 +285,20 @@ def rewritten_columns(
 
 
 def _time_columns(declared: Declared, split: Split) -> set[str]:
-    """Return the columns of times that decide about rows, and are no features."""
+    """Return the columns of times that select or order rows, and are no features."""
     names = {str(split.column)} if split.kind == "time" else set()
     return names | ({declared.interactions.time} if declared.interactions else set())
 
 
 def _number_columns(declared: Declared) -> list[tuple[str, bool]]:
-    """Return the columns of numbers, and whether texts in them are read as amounts."""
+    """Return the columns of numbers, and whether their texts are read as amounts."""
     found = [(s.column, bool(s.input)) for s in declared.labels if not s.is_text]
     found += [(s.column, bool(s.input)) for s in declared.numeric if not (s.size or s.encode)]
     return found + ([(declared.weight, False)] if declared.weight else [])
 
 
 def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[LabelColumn, ...]:
-    """allow_zero: skipped rows have the label 0, whatever values are allowed."""
+    """Return the columns of labels; with `allow_zero`, skipped rows have 0 despite `allowed`."""
     more = (0.0,) if allow_zero else ()
     return tuple(
         LabelColumn(

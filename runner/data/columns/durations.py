@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 DURATION = "duration"
-FEW_TEXTS = 100  # of a column, of which half must be durations where nearly all should be
+FEW_TEXTS = 100  # of a column, half of which must be durations before all are parsed
 _SECONDS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _HALVES = r"(?P<half>[AaPp])\.?[Mm]\.?"
 _CLOCK = (
@@ -20,9 +20,9 @@ _IN_WORDS = (
 
 
 def parse_durations(texts: pa.Array) -> pa.Array:
-    """Return texts as seconds: [R] float64, null where a text is missing or no duration.
+    """Return texts as seconds: [R] float64, null where a text is missing or is not a duration.
 
-    Of two numbers between colons the first is hours, since a text alone does not tell; of three
+    Of two numbers with a colon the first is hours, since one text cannot show which it is; three
     they are hours, minutes and seconds. A time of day counts from midnight.
     """
     texts = pc.if_else(pc.match_substring_regex(texts, r"\d"), texts, pa.scalar(None, pa.string()))
@@ -38,11 +38,11 @@ def parse_durations(texts: pa.Array) -> pa.Array:
 
 
 def are_durations(texts: pa.Array, least: float) -> bool:
-    """Tell whether a share of more than `least` of the texts are durations of one kind.
+    """Return whether a share of more than `least` of the texts are durations of one kind.
 
-    Where some have two numbers between colons and others three, the first may be minutes or hours.
+    If some have two numbers with a colon and others three, the first may be minutes or hours.
     """
-    few = texts[:: len(texts) // FEW_TEXTS + 1]  # which tell most columns that have none
+    few = texts[:: len(texts) // FEW_TEXTS + 1]  # which rule out most columns without durations
     if parse_durations(few).null_count > len(few) / 2:
         return False
     num_parts = pc.count_substring(texts, ":")
@@ -60,6 +60,6 @@ def _sum(parts: pa.Array) -> pa.Array:
 
 
 def _number(parts: pa.Array, name: str) -> pa.Array:
-    """Return a part as numbers, 0 where a text lacks it."""
+    """Return a part as numbers, 0 where a text does not have it."""
     texts = pc.struct_field(parts, name)
     return pc.if_else(pc.equal(texts, ""), "0", texts).cast(pa.float64())

@@ -1,4 +1,4 @@
-"""Raw rows become the plain columns of prepared files: checked, with all transforms applied.
+"""Encodes raw rows as the plain columns of prepared files: checked, with all transforms applied.
 
 Shape legend: R rows of a chunk, V values of a list column.
 """
@@ -49,7 +49,7 @@ _SOURCE_OF_NUMBERS = attrgetter(
 def encode_chunk(
     chunk: RowChunk, declared: Declared, fitted: FittedTransforms, validator: RowValidator
 ) -> pa.Table:
-    """Encode all columns of a chunk. Bad rows come out with harmless values and weight 0.
+    """Encode all columns of a chunk. Bad rows get harmless values and weight 0.
 
     Raises:
         DataError: for the first bad row, unless bad rows are skipped.
@@ -116,9 +116,9 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
 def _read_texts(
     table: pa.Table, label: LabelSpec, validator: RowValidator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return [R] float64 and [R] bool: which are missing.
+    """Return the numbers, [R] float64, and which are missing, [R] bool.
 
-    The number is 1 where a text is a positive one, or the place of the text among the grades.
+    The number is 1 where a text is a positive one, or the index of the text among the grades.
     """
     texts = label_texts(single_array(table, label.column))
     missing = texts.is_null().to_numpy(zero_copy_only=False)
@@ -137,9 +137,9 @@ def _read_texts(
 
 
 def find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
-    """Return the place of each text among names; 1.0, as pandas writes 1 beside a gap, is `1`.
+    """Return the index of each text among names; 1.0, as pandas writes 1 next to a gap, is `1`.
 
-    So is 1 the name `1.0`, which is what pandas shows of it.
+    Likewise 1 matches the name `1.0`, which pandas displays for it.
     """
     known = pa.array([name.strip() for name in names], pa.string())
     places = pc.index_in(texts, known)
@@ -152,7 +152,7 @@ def find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
 
 
 def label_texts(values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts, without spaces at their ends; NaN is missing."""
+    """Return the values of a label as texts, without spaces around them; NaN is missing."""
     if pt.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
     return pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -208,11 +208,11 @@ def _encode_numeric(
         raw = np.where(missing, spec.default or 0.0, raw)
     column = build_numeric_column(spec, fitted)
     x = transform_numeric(column, raw)
-    # the raw values are checked as well: clipping would hide an infinite one
+    # the raw values are checked as well, since clipping would hide an infinite one
     wrong = ~np.isfinite(x)
     wrong |= ~np.isfinite(raw)
     validator.reject(spec.place, wrong, lambda row: f"value {raw[row]:g}: {column.finite_rule}")
-    x[validator.bad_R] = 0  # those that are wrong are bad by now
+    x[validator.bad_R] = 0  # wrong values were marked as bad above
     return x
 
 
@@ -224,14 +224,14 @@ def read_numbers(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return [R] float64 with 0 where a value is missing, and [R] bool: which are missing.
 
-    NaN is a missing value: NumPy, Spark and Polars write it for one.
+    NaN is a missing value, since NumPy, Spark and Polars write it for one.
 
     Args:
-        amounts: how texts are numbers; None: the column has numbers.
-        validator: rejects texts that are none; needed with amounts.
+        amounts: how texts are converted; None: the column has numbers.
+        validator: rejects texts that are no numbers; needed with amounts.
 
     Raises:
-        DataError: for the first text that is no number, unless bad rows are skipped.
+        DataError: for the first text that is not a number, unless bad rows are skipped.
     """
     column = single_array(table, name)
     if amounts and is_text(column.type):
@@ -252,7 +252,7 @@ def read_numbers(
 def _read_days(
     table: pa.Table, spec: NumericSpec, validator: RowValidator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read days since 1970, or to another time, as `read_numbers` does numbers."""
+    """Read days since 1970, or up to another time; returns what `read_numbers` returns."""
 
     def read(column: str, form: str) -> np.ndarray:
         return read_time_column(single_array(table, column), column, form or "seconds", validator)
@@ -295,10 +295,10 @@ def map_to_table_rows(
 ) -> np.ndarray:
     """Map values to rows of an embedding table with `num_rows` rows.
 
-    Those of a growing table stay raw, since a training gives them rows.
+    Ids of a growing table stay raw, since training assigns their rows.
 
     Raises:
-        DataError: for a value that has no row there, unless bad rows are skipped.
+        DataError: for a value without a row, unless bad rows are skipped.
     """
     values, missing = ids.values, ids.missing
     name = spec.column or spec.name
@@ -321,7 +321,7 @@ def map_to_table_rows(
     else:
         rows = values
     rows = np.where(missing, default or 0, rows) if missing.any() and not spec.cross else rows
-    wrong = rows.astype(np.int64, copy=False).view(np.uint64) >= num_rows  # negative ones are large
+    wrong = rows.astype(np.int64, copy=False).view(np.uint64) >= num_rows  # negatives become large
     if wrong.any():
         if spec.out_of_range == "error":
             rule = f"its table has the rows 0 to {num_rows - 1}"
@@ -331,7 +331,7 @@ def map_to_table_rows(
 
 
 def make_blank_rows(num_rows: int, like: pa.Schema) -> pa.Table:
-    """Make harmless rows of weight 0 that stand for rows which could not be read."""
+    """Make harmless rows of weight 0 as placeholders of rows that could not be read."""
     columns = {}
     for field in like:
         is_number = pt.is_integer(field.type) or pt.is_floating(field.type)

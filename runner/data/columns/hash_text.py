@@ -15,7 +15,7 @@ from runner.data.core.transforms import splitmix64
 def hash_texts(texts: pa.Array) -> np.ndarray:
     """Hash texts or bytes, plain or dictionary-encoded: [R] int64, the same on every machine.
 
-    What a missing text gives is undefined; callers have to look at the validity.
+    The hash of a missing text is undefined; callers must check the validity.
     """
     if pa.types.is_dictionary(texts.type):
         entry_hashes = hash_texts(texts.dictionary)
@@ -43,7 +43,7 @@ def _hash(data: np.ndarray, offsets: np.ndarray) -> np.ndarray:
         rest = lengths[rows] - 8 * position
         words = word_at[offsets[rows] + 8 * position]
         shift = np.uint64(8) * (8 - np.clip(rest, 1, 8)).astype(np.uint64)
-        total[rows] += splitmix64(words << shift, position)  # drops bytes of the next text
+        total[rows] += splitmix64(words << shift, position)  # masks out bytes of the next text
         position += 1
         rows = rows[rest > 8]
     return splitmix64(total, 0x5EED).view(np.int64) ^ lengths * np.int64(0x1F123BB5)

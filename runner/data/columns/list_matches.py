@@ -1,4 +1,4 @@
-"""Numbers that say how often a list holds the id of its row, as a history the item that is shown.
+"""Counts how often a list holds its row's id, such as a history the item that is shown.
 
 Shape legend: R rows of a chunk, V values of a list column.
 """
@@ -17,13 +17,13 @@ from runner.data.files.read_files import single_array
 
 
 def read_matches(table: pa.Table, spec: NumericSpec, validator: RowValidator) -> np.ndarray:
-    """Return [R] float64: how many values of the list are the row's id, or which share of them.
+    """Return [R] float64: how many values of the list are the row's id, or their share.
 
-    Ids are compared as texts, 12.0 as 12. A missing id is equal to none, and a missing list is
+    Ids are compared as texts, 12.0 as 12. A missing id equals no value, and a missing list is
     empty; both give 0.
 
     Raises:
-        DataError: for a text that is no list, unless bad rows are skipped.
+        DataError: for a text that is not a list, unless bad rows are skipped.
     """
     reader = IdSpec(spec.column, spec.column, list=True, separator=spec.separator)
     lists = as_lists(reader, spec.column, single_array(table, spec.column), validator)
@@ -32,7 +32,7 @@ def read_matches(table: pa.Table, spec: NumericSpec, validator: RowValidator) ->
 
 
 def count_matches(lists: pa.Array, ids_R: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Return [R] float64 each: how many values of each list are the row's id, and which share."""
+    """Return how many values of each list are the row's id, and their share: [R] float64 each."""
     flat_V, offsets_R1 = flatten_lists(lists)
     lengths_R = np.diff(offsets_R1)
     row_V: np.ndarray = np.repeat(np.arange(len(lengths_R)), lengths_R)
@@ -45,7 +45,7 @@ def count_matches(lists: pa.Array, ids_R: pa.Array) -> tuple[np.ndarray, np.ndar
 
 
 def _as_texts(values: pa.Array) -> pa.Array:
-    if pt.is_floating(values.type):  # by all digits: Arrow writes 1e+10
+    if pt.is_floating(values.type):  # with all digits, since Arrow writes 1e+10
         x = values.cast(pa.float64())
         whole = pc.and_(pc.equal(x, pc.round(x)), pc.less_equal(pc.abs(x), MAX_EXACT_INTEGER))
         digits = pc.if_else(whole, x, pa.scalar(None, x.type)).cast(pa.int64()).cast(pa.string())

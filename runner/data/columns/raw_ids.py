@@ -40,13 +40,13 @@ from runner.data.files.text_values import (
     strip_number,
 )
 
-MAX_EXACT_INTEGER = 2**53  # above it a double does not hold every integer
+MAX_EXACT_INTEGER = 2**53  # above it a double does not represent every integer
 UNKNOWN_TYPES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class RawIds:
-    """Values of an id column: one a row, or with offsets a list a row."""
+    """Values of an id column: one per row, or with offsets a list per row."""
 
     values: np.ndarray  # int64 [R], or [V]
     missing: np.ndarray  # bool [R], or [V]
@@ -67,7 +67,7 @@ def read_ids(
         spec: of the feature.
         table: the rows.
         validator: collects bad rows.
-        id_types: column -> `integer`, `unsigned` or `string`, what it held in training; values of
+        id_types: column -> `integer`, `unsigned` or `string`, its type in training; values of
             another type are converted, so that an id is the same whatever the format of its file.
 
     Raises:
@@ -79,7 +79,7 @@ def read_ids(
             column, held = single_array(table, name), id_types.get(name)
             column = _as_type(column, held, name, validator, None, booleans=True)
             values, missing = read_integers(column, name, validator, None)
-            values[missing] = np.iinfo(np.int64).min  # a missing value is a value like others
+            values[missing] = np.iinfo(np.int64).min  # a missing value gets a bucket like any other
             total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
         return RawIds(total.view(np.int64), np.zeros(table.num_rows, bool))
     column = single_array(table, spec.column)
@@ -122,10 +122,10 @@ def read_integers(
     Raises:
         DataError: for a fraction that is not a whole number, unless bad rows are skipped.
     """
-    if pt.is_decimal(column.type):  # by its digits, since a double does not hold all of them
+    if pt.is_decimal(column.type):  # by its digits, since a double cannot represent all of them
         try:
             column = column.cast(pa.int64())
-        except pa.ArrowInvalid:  # fractions, which are named, or whole numbers from 2^63 on
+        except pa.ArrowInvalid:  # fractions, which are reported, or whole numbers from 2^63 on
             texts = pc.replace_substring_regex(column.cast(pa.string()), "^0E.*", "0")  # 0E-10
             column = _parse_integers(name, texts, validator, row_of_value)
     missing = find_missing(column)
@@ -154,8 +154,8 @@ def read_integers(
 
 
 def find_missing(column: pa.Array) -> np.ndarray:
-    """Return which values are missing, bool."""
-    if not column.null_count:  # most columns: Arrow would look at every value
+    """Return which values are missing, as bool."""
+    if not column.null_count:  # most columns; Arrow would check every value
         return np.zeros(len(column), bool)
     return np.asarray(column.is_null().to_numpy(zero_copy_only=False))
 
@@ -172,7 +172,7 @@ def _read_values(
     row_of_value: np.ndarray | None,
     id_types: Mapping[str, str],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Values to be bucketised are float64, viewed as int64."""
+    """Read the values of an id column; those to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
         if is_text(flat.type):
             flat = flat.cast(pa.string())
@@ -201,11 +201,11 @@ def read_time_column(times: pa.Array, name: str, form: str, validator: RowValida
     Args:
         times: the column.
         name: of the column, for messages.
-        form: of TIME_FORMS, in which its numbers or texts stand for times.
+        form: of TIME_FORMS, how its numbers or texts express times.
         validator: rejects values that are no times.
 
     Raises:
-        DataError: for the first value that is no time, unless bad rows are skipped.
+        DataError: for the first value that is not a time, unless bad rows are skipped.
     """
     missing = find_missing(times)
     if is_text(times.type):  # an empty text is missing, as it always is in CSV
@@ -233,13 +233,13 @@ def _as_type(
     """Return ids as integers, or as texts: those of integers are their decimal digits.
 
     Args:
-        booleans: whether texts may be true and false, where the training had integers, or booleans.
+        booleans: whether texts may be true and false, since training had integers or booleans.
     """
     if type_ in ("integer", "unsigned") and is_text(values.type):
         return _parse_integers(name, values, validator, row_of_value, booleans=booleans)
     if type_ != "string" or is_text(values.type):
         return values
-    if pt.is_boolean(values.type):  # nobody knows how the training's files wrote them
+    if pt.is_boolean(values.type):  # how the training's files wrote them is unknown
         wrong = values.is_valid().to_numpy(zero_copy_only=False)
         rule = "not a text, as in the training"
         validator.reject(name, wrong, lambda at: f"value {values[at]}: {rule}", row_of_value)
@@ -259,7 +259,7 @@ def _parse_integers(
 ) -> pa.Array:
     """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
 
-    Unsigned ones above 2^63 wrap around, as those of Parquet do. Texts such as NULL are missing.
+    Unsigned ones from 2^63 on wrap around, as those of Parquet do. Texts such as NULL are missing.
 
     Args:
         booleans: whether true and false, or t and f, in any case, are 1 and 0.
@@ -286,7 +286,7 @@ def _parse_integers(
 def as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator) -> pa.Array:
     """Return a list array. Texts are split at the separator; a missing text is an empty list.
 
-    Without a separator texts are JSON, as in a text file with the rows of a training on lists.
+    Without a separator texts are JSON, as in a text file scored by a model trained on lists.
     """
     if spec.separator and spec.encode == "bucketise":
         return split_vectors(column, spec.separator)
@@ -303,7 +303,7 @@ def as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator)
 
 
 def flatten_lists(lists: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return all values and the offsets [R + 1] of the rows. A missing list counts as empty."""
+    """Return all values and the offsets [R + 1] of the rows. A missing list is treated as empty."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return lists.flatten(), np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 

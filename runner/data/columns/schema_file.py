@@ -28,11 +28,11 @@ from runner.errors import ConfigError, nearest_hint, raise_combined, unknown_key
 
 ROLES = ("labels", "weight", "numeric", "categorical", "sequences", "groups", "carried")
 LOCATION_KEYS = ("path", "validation_path", "test_path", "split")
-# of text files, where they are not usual
+# settings of text files that are not in the usual format
 TEXT_KEYS = ("delimiter", "quote", "decimal", "column_names")
-DECIMALS = (".", ",")  # before the fraction of a number
-PATTERN = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")  # that stands for several columns
-MAX_COLUMNS = 10_000  # that one pattern may stand for
+DECIMALS = (".", ",")  # characters before the fraction of a number
+PATTERN = re.compile(r"(.*)\{(\d+)\.\.(\d+)\}(.*)")  # a name for several columns
+MAX_COLUMNS = 10_000  # that one pattern may expand to
 RANGES: Mapping[type, Mapping[str, Key]] = {
     LabelSpec: {
         "allowed": Key(min_items=1),
@@ -126,7 +126,7 @@ def _location_problems(schema: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def is_delimiter(value: object) -> bool:
-    """Tell whether a value can stand between the columns of a text file."""
+    """Return whether a value can separate the columns of a text file."""
     one = isinstance(value, str) and len(value) == 1 and value.isascii()
     return one and value not in ('"', "\r", "\n")
 
@@ -149,12 +149,12 @@ def _parse_places(schema: Mapping[str, Any], where: str, problems: list[str]) ->
 def _parse_specs(
     schema: Mapping[str, Any], role: str, kind: type, where: str, problems: list[str]
 ) -> list[Any]:
-    """Return the specs of a role, `role: {name: {setting: value}}` or `role: [name]`.
+    """Return the specs of a role, from `role: {name: {setting: value}}` or `role: [name]`.
 
-    A name such as `C{1..3}` stands for several columns.
+    A name such as `C{1..3}` expands to several columns.
 
     Args:
-        problems: gets a message for every key that is wrong.
+        problems: receives a message for every key that is wrong.
     """
     declared = schema.get(role) or {}
     if isinstance(declared, (list, tuple)):
@@ -209,16 +209,16 @@ def _parse_specs(
 
 
 def expand_pattern(pattern: str, where: str = "") -> list[str]:
-    """Return the names that a pattern stands for: C1, C2 and C3 for `C{1..3}`.
+    """Return the names to which a pattern expands: C1, C2 and C3 for `C{1..3}`.
 
     Raises:
-        ConfigError: for a pattern that stands for no column, or for too many.
+        ConfigError: for a pattern that expands to no column, or to too many.
     """
     match = PATTERN.fullmatch(pattern)
     if not match:
         return [pattern]
     head, first, last, tail = match.groups()
-    are_short = len(first) < 10 and len(last) < 10  # Python refuses to read a very long number
+    are_short = len(first) < 10 and len(last) < 10  # Python refuses to parse a very long number
     if not are_short or not 1 <= int(last) - int(first) + 1 <= MAX_COLUMNS:
         place = f"{where}.{pattern[:80]}" if where else pattern[:80]
         raise ConfigError(

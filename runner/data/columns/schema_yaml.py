@@ -18,7 +18,7 @@ _MOST_VALUES = 10_000_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
-    """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 takes it for a text."""
+    """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 reads it as a text."""
 
 
 _Loader.add_implicit_resolver(
@@ -30,7 +30,7 @@ def read_schema_file(path: Path) -> Mapping[str, Any]:
     """Return the content of a schema file.
 
     Raises:
-        ConfigError: if there is none, or it cannot be read.
+        ConfigError: if the file is missing or cannot be read.
     """
     if not path.is_file():
         raise ConfigError(f"dataset.schema={path}: no such file{nearest_path(path)}")
@@ -49,7 +49,7 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
         where: the file's name, for messages.
 
     Raises:
-        ConfigError: if it is no YAML, has a key twice, is no mapping, or is a few lines whose
+        ConfigError: if it is not YAML, repeats a key, is not a mapping, or is a few lines whose
             aliases multiply without end.
     """
     root = compose_yaml(text, where, most_values=_MOST_VALUES)
@@ -66,7 +66,7 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
 def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> Iterator[str]:
     if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
         return
-    seen.add(id(node))  # an alias leads to the same node again
+    seen.add(id(node))  # an alias refers to the same node again
     inner: list[tuple[str, yaml.Node]] = [
         (where, n) for n in node.value if isinstance(n, yaml.Node)
     ]
@@ -83,6 +83,6 @@ def _find_repeated_keys(node: yaml.Node | None, where: str, seen: set[int]) -> I
 
 
 def format_value(value: object) -> str:
-    """Format a value as JSON, which is YAML, with letters of any language as they are."""
+    """Format a value as JSON, which is also YAML, with non-ASCII letters unescaped."""
     text = json.dumps(value, ensure_ascii=False)
     return text if text.isprintable() else json.dumps(value)

@@ -16,10 +16,10 @@ from runner.data.prepare.recipe import SPLITS
 from runner.errors import ConfigError, nearest_hint, unknown_choice
 
 SECONDS_PER_UNIT = {"s": 1, "min": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-# The seeds of draws end with it: those of `default_rng(0)` alone would be the random numbers that
-# many a made-up table begins with. To be raised when a random split draws other rows.
+# Appended to the seeds of draws: `default_rng(0)` alone would give the random numbers with which
+# many a made-up table begins. Increase it when a random split draws other rows than before.
 DRAWS = 2
-EVENT_SPLITS = ("leave_out", "user")  # kinds that need the events of users
+EVENT_SPLITS = ("leave_out", "user")  # kinds that need events of users
 LEAVE_ONE_OUT, LEAVE_K_OUT = "leave_one_out", "leave_k_out"
 _FORMS = (
     "one of random: {train: 0.8, ...}, column: NAME with train: [...], group: NAME with "
@@ -32,13 +32,13 @@ _FORMS = (
 class Split:
     """How the rows of `dataset.path` are split.
 
-    What `of` maps a split to depends on `kind`. random: its share of the rows. column: the values
+    The meaning of `of` depends on `kind`. random: a split's share of the rows. column: the values
     of the column. group: its share of the column's values, whose rows stay together. time: its
-    share, or its length in seconds, counted from the end, or the second that it begins at: the test
+    share, or its length in seconds, counted from the end, or the second when it begins: the test
     split comes last, the validation split before it. user: its share of the users. leave_out: how
-    many of the last events of each user. The repr enters signatures.
+    many of the last events of each user. The repr is part of signatures.
 
-    `input` says how the column's numbers or texts stand for times, as of `times.parse_times`.
+    `input` is the form of the column's numbers or texts as times, see `times.parse_times`.
     """
 
     # random, column, group, time, user, leave_out, or whole: all rows belong to the train split
@@ -48,18 +48,18 @@ class Split:
     input: str = ""  # one of TIME_FORMS; empty: seconds, or texts in ISO 8601
 
     def __repr__(self) -> str:
-        form = f", input={self.input!r}" if self.input else ""  # runs from before have none
+        form = f", input={self.input!r}" if self.input else ""  # absent in the reprs of older runs
         draws = f", draws={DRAWS}" if self.kind == "random" else ""
         return f"Split(kind={self.kind!r}, of={self.of!r}, column={self.column!r}{form}{draws})"
 
     @property
     def splits(self) -> tuple[str, ...]:
-        has_rest = self.kind in ("time", "leave_out")  # which is for training
+        has_rest = self.kind in ("time", "leave_out")  # the rest is the train split
         return tuple(s for s in SPLITS if self.of.get(s) or (s == "train" and has_rest))
 
 
 def describe_split(split: Split) -> str:
-    """Return a split about as it is written in YAML."""
+    """Return a split roughly as it is written in YAML."""
 
     def describe(value: Any) -> str:
         if split.kind != "time":
@@ -150,7 +150,7 @@ def _leave_out(count: Any, key: str) -> Split:
 
 
 def with_spellings(values: Sequence[str]) -> list[str]:
-    """Return texts, and those of other programs for true and false, which YAML reads as one."""
+    """Return texts, with the other spellings of true and false, which YAML does not distinguish."""
     found = list(values)
     for value in {"True", "False"} & {*values}:
         found += [value.lower(), value.upper()]
@@ -158,7 +158,7 @@ def with_spellings(values: Sequence[str]) -> list[str]:
 
 
 def parse_duration(text: str) -> float | None:
-    """Return the seconds of a time such as 30min or 7d; None for another text."""
+    """Return the seconds of a length such as 30min or 7d; None for another text."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|min|h|d|w)", text)
     return float(match[1]) * SECONDS_PER_UNIT[match[2]] if match else None
 
@@ -167,7 +167,7 @@ def _parse_length(value: Any, key: str) -> tuple[str, float]:
     """Return ('share', 0.1) for 0.1, ('seconds', 604800.0) for `7d`, or ('date', its second).
 
     Raises:
-        ConfigError: if the value is neither.
+        ConfigError: if the value is none of these.
     """
     if isinstance(value, (int, float)) and 0 < value < 1:
         return "share", float(value)

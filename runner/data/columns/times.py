@@ -1,4 +1,4 @@
-"""Columns of times, in the forms in which tables have them, and parts of a time as ids."""
+"""Parses columns of times, in the forms that tables have, and encodes parts of a time as ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.types as pt
 
 from runner.data.files.read_files import is_text
 
-# form -> the digits of a year in whole numbers such as 20141021, and those of a clock that follow
+# form -> digits of the year in whole numbers such as 20141021, and of the clock time that follows
 DATE_FORMS = {
     "yyyymmdd": (4, 0),
     "yyyymmddhh": (4, 2),
@@ -19,8 +19,8 @@ DATE_FORMS = {
     "yyyymmddhhmm": (4, 4),
     "yyyymmddhhmmss": (4, 6),
 }
-FEW_TIMES = 100  # values of a column, of which many are times where all should be
-FEWEST_DAYS = 30  # differing whole numbers that are days of any year, whatever they are called
+FEW_TIMES = 100  # first values of a column to check, many of which are times if all should be
+FEWEST_DAYS = 30  # distinct whole numbers that are days of any year, whatever the column's name
 # forms of texts that are not ISO 8601, such as 31/12/2019 23:59: the order of day, month and year
 TEXT_DATES = ("dmy", "mdy", "ymd")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -31,27 +31,27 @@ _MONTH = (
 _WEEKDAY = "mon|tue|wed|thu|fri|sat|sun"
 UNITS_PER_SECOND = {"seconds": 1.0, "milliseconds": 1e3, "microseconds": 1e6}
 TIME_FORMS = (*UNITS_PER_SECOND, *DATE_FORMS, *TEXT_DATES)
-AMBIGUOUS = " or "  # between the forms in which a column may have been written
+AMBIGUOUS = " or "  # separates the forms in which a column may have been written
 _DAY, _CLOCK = r"^\d{4}-\d\d-\d\d", r"\d\d:\d\d(:\d\d(\.\d{1,6})?)?"  # of ISO 8601
 SECONDS_OF_DAY = 86_400
-DAYS = "days"  # encoding of a number: a time as days, since 1970 or to another time
-# encoding of an id column -> how many ids it makes of a time, missing ones aside
+DAYS = "days"  # encoding of a number: days of a time since 1970, or up to another time
+# encoding of an id column -> how many ids it has for times, without missing ones
 TIME_PARTS = {"hour": 24, "weekday": 7}
-# the first and last second that a number may stand for, where nobody has said that it is a time
+# the first and last second that a guess accepts for a number that nobody declared as a time
 EARLIEST_S, LATEST_S = 8e8, 4e9
-EARLIEST_WRITTEN_S = -2_208_988_800  # the year 1900, of dates whose years have four digits
-DAYS_FOR_A_YEAR = 3  # different days of the month for each year, in dates with two-digit years
-# of the year 9999: a number of seconds beyond it is a time in a finer unit
+EARLIEST_WRITTEN_S = -2_208_988_800  # the year 1900, for dates with four-digit years
+DAYS_FOR_A_YEAR = 3  # distinct days of the month for each year, in dates with two-digit years
+# of the year 9999: a larger number of seconds is a time in a finer unit
 END_S = 253_402_300_800.0
 
 
 def is_temporal(type_: pa.DataType) -> bool:
-    """Tell whether values are points in time."""
+    """Return whether values are points in time."""
     return bool(pt.is_timestamp(type_) or pt.is_date(type_))
 
 
 def is_seconds(type_: pa.DataType) -> bool:
-    """Tell whether values are durations or times of day, which are numbers of seconds."""
+    """Return whether values are durations or times of day, which are numbers of seconds."""
     return bool(pt.is_duration(type_) or pt.is_time(type_))
 
 
@@ -67,10 +67,10 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
 
     Args:
         column: times, numbers, or texts of either.
-        form: how numbers, or dates that are not ISO 8601, stand for times: one of TIME_FORMS.
+        form: of TIME_FORMS, how numbers, or dates that are not ISO 8601, are parsed.
 
     Returns:
-        [R] float64; NaN where a time is missing or is none.
+        [R] float64; NaN where a time is missing or a value is not a time.
     """
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -99,7 +99,7 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
 
 
 def describe_wrong_time(value: object, form: str) -> str:
-    """Say that a value is no time in a form, what would be one, and in which form it is one."""
+    """Describe why a value is not a time in a form, with an example and the form that would fit."""
     known = str(example_time(form)) + " or 2024-01-16 12:00" * (form not in TEXT_DATES)
     fitting = guess_time_form(pa.array([value]))
     setting = f"with `input: {fitting.replace(AMBIGUOUS, '` or `input: ')}`"
@@ -115,7 +115,7 @@ def _parse_numbers(texts: pa.Array) -> pa.Array:
 
 
 def _parse_texts(texts: pa.Array) -> pa.Array:
-    """Return times in ISO 8601, in UTC if they have an offset; others are missing."""
+    """Return times in ISO 8601, converted to UTC if they have an offset; others are missing."""
     times = _parse_iso(texts, _DAY + rf"([ T]{_CLOCK})?$", pa.timestamp("us"))
     if times.null_count == texts.null_count:
         return times
@@ -132,7 +132,7 @@ def _parse_texts(texts: pa.Array) -> pa.Array:
 
 
 def _parse_marks(texts: pa.Array) -> pa.Array:
-    """Return `[21/Oct/2014:06:00:00 +0000]` of logs, and 20141021T060000Z, with usual marks."""
+    """Return `[21/Oct/2014:06:00:00 +0000]` of logs and 20141021T060000Z with usual punctuation."""
     basic = r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)(Z?)$"
     texts = pc.replace_substring_regex(texts, basic, r"\1-\2-\3T\4:\5:\6\7")
     if not pc.any(pc.match_substring_regex(texts, r"^\[?\d\d/\pL{3}/\d{4}:")).as_py():
@@ -145,7 +145,7 @@ def _parse_marks(texts: pa.Array) -> pa.Array:
 
 
 def _parse_with_days(texts: pa.Array) -> pa.Array:
-    """Return times in UTC behind a day of the week, as `ctime`, Twitter and mails have them."""
+    """Return times in UTC that follow a day of the week, as in `ctime`, Twitter and mails."""
     clock, year = r"(\d\d:\d\d:\d\d)", r"(\d{4})"
     zone = r"(?: ?Z| ?\+00:?00| UTC| GMT)?"
     ctime = rf"^(?:{_WEEKDAY}) ({_MONTH}) {{1,2}}(\d{{1,2}}) {clock}{zone} {year}$"
@@ -184,7 +184,7 @@ def _parse_week(text: str) -> datetime | None:
 
 
 def _parse_iso(texts: pa.Array, pattern: str, type_: pa.DataType) -> pa.Array:
-    """Return the texts that match as times; others are missing."""
+    """Return the texts that match a pattern as times; others are missing."""
     fits = pc.match_substring_regex(texts, pattern)
     fitting = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
     try:
@@ -203,15 +203,15 @@ def _parse_text(text: pa.Scalar, type_: pa.DataType) -> pa.Scalar | None:
 def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     """Read texts such as 31/12/2019 23:59 or Dec 31, 2019 11:59 PM as seconds; NaN for others.
 
-    Years of two digits are 1969 to 2068, as strptime has them.
+    Years of two digits are 1969 to 2068, as in strptime.
 
     Args:
         order: of day, month and year, one of TEXT_DATES.
     """
     day, month, year = r"(?P<d>\d{1,2})", r"(?P<m>\d{1,2})", r"(?P<y>\d{4}|\d{2})"
-    if order == "mdy":  # as Amazon's reviews have it: 01 5, 2014
+    if order == "mdy":  # as in Amazon's reviews: 01 5, 2014
         texts = pc.replace_substring_regex(texts, r"^(\d{1,2}) (\d{1,2}, \d{4})", r"\1/\2")
-    # the name of a month may have spaces around it, or nothing
+    # the name of a month may be surrounded by spaces, or by nothing
     name = rf"[ /.-]{{0,2}}(?P<name>(?i:{_MONTH}))[ ,/.-]{{0,2}}"
     middle = rf"(?:[/.-]{month}[/.-]|{name})"
     date_ = {
@@ -231,7 +231,7 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     years_R, months_R, days_R = number("y"), number("m"), number("d")
     names = pc.utf8_lower(pc.utf8_slice_codeunits(pc.struct_field(found, "name"), 0, 3))
     named = pc.index_in(names, pa.array(_MONTHS)).fill_null(-1)
-    months_R = months_R + 1 + named.to_numpy()  # one of both is 0
+    months_R = months_R + 1 + named.to_numpy()  # one of the two is 0
     years_R = years_R + np.select([years_R < 69, years_R < 100], [2000, 1900], 0)
     hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
     half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
@@ -243,8 +243,8 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
 
 
 def _parse_dates(numbers_R: np.ndarray, year_digits: int, clock_digits: int) -> np.ndarray:
-    """Read whole numbers such as 2014102106 as seconds; NaN where one is no date."""
-    may_be_R = np.abs(numbers_R) < 1e14  # as it has fourteen digits at most
+    """Read whole numbers such as 2014102106 as seconds; NaN where one is not a date."""
+    may_be_R = np.abs(numbers_R) < 1e14  # since it has fourteen digits at most
     whole_R = np.where(may_be_R, numbers_R, 0).astype(np.int64)
     dates_R, clocks_R = np.divmod(whole_R, 10**clock_digits)
     hours_R, rest_R = np.divmod(clocks_R * 10 ** (6 - clock_digits), 10_000)
@@ -268,7 +268,7 @@ def _count_seconds(
     """Return the seconds since 1970; NaN where a date is not in the calendar, or does not fit."""
     fits_R = fits_R & (years_R < 2100) & (months_R >= 1) & (months_R <= 12)
     months = np.where(fits_R, (years_R - 1970) * 12 + months_R - 1, 0).astype("M8[M]")
-    month = np.timedelta64(1, "M")  # NumPy 2.5 deprecates bare numbers beside dates
+    month = np.timedelta64(1, "M")  # NumPy 2.5 deprecates bare numbers with dates
     lengths_R = ((months + month).astype("M8[D]") - months.astype("M8[D]")).astype(np.int64)
     fits_R &= (days_R >= 1) & (days_R <= lengths_R)
     day_starts_R = months.astype("M8[s]").astype(np.int64) + (days_R - 1) * SECONDS_OF_DAY
@@ -287,7 +287,7 @@ def compute_time_part(seconds_R: np.ndarray, part: str) -> np.ndarray:
 
 
 def example_time(form: str) -> int | str:
-    """Return a time of January 2024 as a column of this form holds it, one of TIME_FORMS."""
+    """Return a time of January 2024 in the given form, one of TIME_FORMS."""
     moment = datetime(2024, 1, 16, 12, tzinfo=UTC)
     if form in TEXT_DATES:
         return moment.strftime("/".join({"d": "%d", "m": "%m", "y": "%Y"}[part] for part in form))
@@ -299,13 +299,13 @@ def example_time(form: str) -> int | str:
 
 
 def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
-    """Return the form in which whole numbers or texts are times; empty if they are none.
+    """Return the form in which whole numbers or texts are times; empty if they are no times.
 
-    Zeros, which often stand for a missing time, are passed over.
+    Zeros, which often mean a missing time, are ignored.
 
     Args:
         values: without missing ones.
-        share: of whole numbers since 1970 that must be times of our days.
+        share: of whole numbers since 1970 that must be times of recent years.
 
     Returns:
         One of TIME_FORMS; text for ISO 8601; or several forms with AMBIGUOUS between them, if the
@@ -320,7 +320,7 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
         if pc.any(pc.match_substring_regex(texts, r"^\d+$")).as_py():
             return ""
         numbers = _parse_numbers(texts)
-        if 2 * numbers.null_count < len(texts):  # of which four digits are no year
+        if 2 * numbers.null_count < len(texts):  # in which four digits are no year
             return "seconds" if _are_times(numbers, "seconds", 0.99) else ""
         has_centuries = pc.all(pc.match_substring_regex(texts, r"\d{4}")).as_py()
         least = EARLIEST_WRITTEN_S if has_centuries else EARLIEST_S
@@ -331,7 +331,7 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
     x = x.filter(pc.not_equal(x, 0))
     if not len(x):
         return ""
-    # most whole columns of days end in no hour, and most of hours in no day: few fit both
+    # most columns of days never fit as hours, and most of hours never as days: few fit both
     days = [form for form in ("yymmddhh", "yyyymmdd") if _are_times(x, form, 1.0)]
     if not days and pc.count_distinct(x).as_py() >= FEWEST_DAYS:  # of any year, as of births
         is_written = _are_times(x, "yyyymmdd", 1.0, EARLIEST_WRITTEN_S)
@@ -346,9 +346,9 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
 
 
 def _drop_unlikely_years(texts: pa.Array, forms: list[str]) -> list[str]:
-    """Leave out what 19.07.25 cannot be, if there are many more days than years.
+    """Drop the orders in which dates such as 19.07.25 would have far more years than days.
 
-    Nor are days of months with names, as in 19-Jul-25, taken for years.
+    Days of dates with named months, as in 19-Jul-25, are not read as years either.
     """
     if forms[:1] == ["text"] or "ymd" not in forms[1:]:
         return forms
@@ -362,9 +362,9 @@ def _drop_unlikely_years(texts: pa.Array, forms: list[str]) -> list[str]:
 
 
 def _are_times(values: pa.Array, form: str, share: float, earliest_s: float = EARLIEST_S) -> bool:
-    """Return whether a share of the values are times of our days in a form.
+    """Return whether a share of the values are times of recent years in a form.
 
-    A few of them are asked first, of which half must be such times: most columns are no times.
+    A few values are checked first, half of which must be such times: most columns have no times.
     """
     for some, least in ((values[:: len(values) // FEW_TIMES + 1], share / 2), (values, share)):
         seconds_R = parse_times(some, form)

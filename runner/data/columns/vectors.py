@@ -40,7 +40,7 @@ def split_vectors(column: pa.Array, separator: str) -> pa.Array:
     texts = column.cast(pa.string())
     if separator != " ":
         return split_texts(texts, separator or "json")
-    # as NumPy prints them: in brackets, on several lines, with any number of spaces between
+    # as NumPy prints them: in brackets, on several lines, with any number of spaces in between
     texts = pc.replace_substring_regex(pc.utf8_trim(texts, " []\r\n"), r"\s+", " ")
     return split_texts(texts, " ")
 
@@ -48,7 +48,7 @@ def split_vectors(column: pa.Array, separator: str) -> pa.Array:
 def read_vectors(
     table: pa.Table, spec: NumericSpec, validator: RowValidator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read a column of vectors. A missing vector and an empty one miss all their numbers.
+    """Read a column of vectors. All numbers of a missing or an empty vector are missing.
 
     NaN is a missing number.
 
@@ -95,11 +95,11 @@ def parse_numbers(
     row_of_value: np.ndarray | None,
     amounts: Amounts | None = None,
 ) -> pa.Array:
-    """Return texts as numbers; those that are none become missing, and their rows bad.
+    """Return texts as numbers; other texts become missing, and their rows bad.
 
     Args:
         row_of_value: [V] the row of every value of a list column.
-        amounts: how they are numbers, if they are amounts.
+        amounts: how texts are converted, if they are amounts.
 
     Raises:
         DataError: for the first bad row, unless bad rows are skipped.

@@ -1,7 +1,7 @@
 """Vocabularies of integer values, counted chunk by chunk and kept as sorted arrays.
 
-What does not fit memory is spilled as sorted runs of values with their counts, which are merged
-range by range; the vocabulary is the same to the bit.
+Values that do not fit into memory are spilled as sorted runs with their counts, which are merged
+range by range; the resulting vocabulary is exactly the same.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-UNKNOWN_ID = 0  # id of a value that is not in the vocabulary
+UNKNOWN_ID = 0  # id of a value outside the vocabulary
 MISSING_ID = 1
 FIRST_VALUE_ID = 2  # id of the vocabulary's first value
-MERGE_AT = 1 << 22  # values that wait to be merged at most; bounds memory
-SORTED_FROM = 1 << 14  # values of a vocabulary that a core's cache does not hold
-SEARCHED_AT_ONCE = 1 << 16  # of them
+MERGE_AT = 1 << 22  # largest number of values that wait to be merged; bounds memory
+SORTED_FROM = 1 << 14  # values of a vocabulary that exceeds a core's cache
+SEARCHED_AT_ONCE = 1 << 16  # values, in such a vocabulary
 
 
 class ValueCounter:
@@ -32,7 +32,7 @@ class ValueCounter:
 
     @property
     def num_held(self) -> int:
-        """The values in memory, each with its count; one that waits may be held more than once."""
+        """The number of values in memory, each with its count; waiting ones may occur repeatedly."""
         return len(self._values) + self._num_waiting
 
     def add(self, values: np.ndarray) -> None:
@@ -48,7 +48,7 @@ class ValueCounter:
         return self._values[self._counts >= min_count]
 
     def spill(self, path: Path) -> None:
-        """Write all values and counts as a sorted run, and forget them."""
+        """Write all values and counts as a sorted run, and clear them."""
         self._merge()
         path.write_bytes(np.stack([self._values, self._counts]).data)
         self._values = self._counts = np.empty(0, np.int64)
@@ -66,10 +66,10 @@ def merge_runs(
     """Write the values that occur at least `min_count` times in all runs together, sorted.
 
     Args:
-        paths: of runs that `ValueCounter.spill` has written.
-        min_count: occurrences that earn a value its place.
-        out: the file, which `map_values` reads.
-        max_values: values that are in memory at once, about.
+        paths: of runs written by `ValueCounter.spill`.
+        min_count: occurrences that give a value an entry.
+        out: the output file, which `map_values` reads.
+        max_values: the approximate number of values in memory at once.
     """
     runs = [_Run(path, path.stat().st_size // 16) for path in paths]
     with out.open("wb") as file:
@@ -79,14 +79,14 @@ def merge_runs(
 
 
 def map_values(path: Path) -> np.ndarray:
-    """Return the int64 values of a file, which stay there until they are used."""
+    """Return the int64 values of a file, memory-mapped."""
     if not path.stat().st_size:
         return np.empty(0, np.int64)
     return np.asarray(np.memmap(path, np.int64, mode="r"))
 
 
 class _Run(NamedTuple):
-    """A file with sorted values, and how often each occurs."""
+    """A file with sorted values and their counts."""
 
     path: Path
     num_values: int
@@ -97,8 +97,8 @@ class _Run(NamedTuple):
     def read(self, start: int, stop: int) -> np.ndarray:
         """Read a range of values, and their counts, [2, N].
 
-        They are not mapped: what the system reads ahead of every run would not fit little memory,
-        and be read again for each range.
+        They are not mapped: the pages that the system reads ahead of every run would not fit into
+        little memory, and be read again for each range.
         """
         found = np.empty((2, stop - start), np.int64)
         with self.path.open("rb", buffering=0) as file:
@@ -111,10 +111,10 @@ class _Run(NamedTuple):
 
 
 def _iterate_ranges(runs: Sequence[_Run], max_values: int) -> Iterator[list[np.ndarray]]:
-    """Yield what sorted runs have of one range of values after another, each [2, N].
+    """Yield the values and counts of sorted runs in one range after another, each [2, N].
 
-    Every so many values of each run are a sample. As many samples as lie between two bounds, so
-    many times their distance lie there at most, and once more for each run.
+    Every n-th value of each run is a sample. Between two bounds a run has at most n times as many
+    values as samples, plus n.
     """
     step = max(1, max_values // (2 * max(len(runs), 1)))
     samples = np.sort(np.concatenate([run.read_values()[::step].copy() for run in runs]))
@@ -150,8 +150,8 @@ def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray)
     if len(vocabulary) < SORTED_FROM:
         _look_up(values, vocabulary, FIRST_VALUE_ID, ids)
     else:
-        # From start to end, neighbours are found in the same cache lines and mapped pages. Of a
-        # vocabulary that memory does not hold, each block is read once for all values.
+        # In ascending order, neighbours share cache lines and mapped pages. Of a vocabulary that
+        # exceeds memory, each block is read once for all values.
         order = np.argsort(values)
         ordered, found, done = values[order], ids.copy(), 0
         for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
