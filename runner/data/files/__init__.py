@@ -1,1 +1,1 @@
-"""A user's files: found, opened in each format, and read in chunks that know their place."""
+"""A user's files: found, opened in each format, and read in chunks that record their position."""

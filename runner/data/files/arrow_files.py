@@ -1,7 +1,7 @@
-"""Reads the columnar formats beside Parquet: Arrow IPC (Feather), ORC, and Avro.
+"""Reads the columnar formats besides Parquet: Arrow IPC (Feather), ORC, and Avro.
 
-Their values have types of their own, so that nothing in them can be of a wrong type. A part of a
-file that cannot be read is an error, with `on_bad_rows=skip` too: how many rows it has is unknown.
+Their values are typed, so none can be of a wrong type. A part of a file that cannot be read is an
+error, even with `on_bad_rows=skip`, since the number of its rows is unknown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from runner.machine.imports import missing_extra
 
 ARROW_FORMATS = ("arrow", "orc", "avro")
 FEATHER_1 = b"FEA1"  # the first bytes of a Feather file of the year 2016
-ARROW_FILE = b"ARROW1"  # of a file that has a list of its record batches; a stream has none
+ARROW_FILE = b"ARROW1"  # of a file with a list of its record batches, unlike a stream
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
-# the type of Avro values that no column of a table can have, such as records and maps
+# type name for Avro values that no column of a table can have, such as records and maps
 UNSUPPORTED = pa.map_(pa.string(), pa.null())
 _AVRO_TYPES: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -49,10 +49,10 @@ _AVRO_TIMES: Mapping[str, pa.DataType] = {
 
 
 def check_installed(format_: str) -> None:
-    """Check that the library that reads a format is there.
+    """Check that the library that reads a format is installed.
 
     Raises:
-        DataError: saying how to install it.
+        DataError: naming the command that installs it.
     """
     if format_ == "avro":
         for missing in missing_extra("dataset.format=avro", "avro", "fastavro"):
@@ -78,14 +78,14 @@ def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
 def leave_out_empty(
     schemas: Mapping[str, pa.Schema], files: Sequence[DataFile], format_: str
 ) -> dict[str, pa.Schema]:
-    """Return the columns of the files that have rows, if files differ; else of all.
+    """Return the columns of the files with rows, if files differ; otherwise of all.
 
     Programs write other types into files without rows, such as pandas null for texts.
 
     Args:
         schemas: path -> the columns of that file.
         files: their files.
-        format_: of ARROW_FORMATS; files of others are not looked into.
+        format_: of ARROW_FORMATS; files of other formats are not opened.
 
     Raises:
         DataError: naming a file that cannot be read.
@@ -115,18 +115,18 @@ def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> I
                 for first in range(0, table.num_rows, CHUNK_ROWS):
                     rows = table.slice(first, CHUNK_ROWS)
                     count = rows.num_rows
-                    at = first if unit else done  # Avro's blocks have no number
+                    at = first if unit else done  # blocks of Avro have no number
                     chosen = unpack_columns(rows.select(names)).select(list(columns))
                     yield RowChunk(file, part, at, count, chosen, part_name=unit)
                     done += count
-                part += 1  # if the next one cannot be read
+                part += 1  # for the message, if reading the next one fails
     except READ_ERRORS as error:
         where = f"{unit} {part}" if unit else f"after row {done - 1}" if done else "row 0"
         raise DataError(f"{file}: {where}: {first_line(error)}") from error
 
 
 def _names_in_file(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
-    """Return the columns of a file that hold these, which may be parts of objects."""
+    """Return the columns of a file in which these are, as fields of structs or themselves."""
     if not any(pt.is_struct(field.type) for field in schema):
         return list(columns)
     wanted = set(columns)
@@ -145,7 +145,7 @@ def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:
         raise pa.ArrowInvalid("Feather version 1; write it again as version 2")
     open_any = pa.ipc.open_file if start == ARROW_FILE else pa.ipc.open_stream
     schema = open_any(handle).schema
-    if start != ARROW_FILE:  # Arrow takes a stream that is cut off for a shorter one
+    if start != ARROW_FILE:  # Arrow reads a truncated stream as a shorter one
         handle.seek(-len(END_OF_STREAM), os.SEEK_END)
         if handle.read() != END_OF_STREAM:
             raise pa.ArrowInvalid("it has no mark of its end: it is cut off, or not yet closed")
@@ -169,7 +169,7 @@ def _read_arrow(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.T
     else:
         batches = iter(reader)
     for number, batch in enumerate(batches):
-        batch.validate(full=True)  # Arrow takes offsets, indices and texts from a file on trust
+        batch.validate(full=True)  # Arrow does not check offsets, indices and texts from a file
         yield number, pa.Table.from_batches([batch])
 
 
@@ -183,7 +183,7 @@ def _read_orc(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Tab
     from pyarrow import orc
 
     file = orc.ORCFile(handle)
-    # without a column, the first one says how many rows there are
+    # without a column, the first one tells the number of rows
     names = list(columns) or file.schema.names[:1]
     for number in range(file.nstripes):
         batch = file.read_stripe(number, columns=names)
@@ -226,7 +226,7 @@ def _read_avro(handle: Any, columns: Sequence[str]) -> Iterator[tuple[int, pa.Ta
 def _avro_column(values: list[Any], type_: pa.DataType) -> pa.Array:
     if type_ == UNSUPPORTED:
         values = [None if value is None else [] for value in values]
-    if type_ == pa.string():  # a UUID is read as an object
+    if type_ == pa.string():  # a UUID is read as a struct
         values = [v if v is None or isinstance(v, str) else str(v) for v in values]
     return pa.array(values, type_)
 
@@ -253,10 +253,10 @@ def _arrow_type(avro: Any) -> pa.DataType:
 
 @contextmanager
 def _as_arrow_errors() -> Iterator[None]:
-    """Give whatever fastavro raises for damaged bytes, of many classes, the class of the others.
+    """Convert all errors that fastavro raises for damaged bytes, of many classes, to ArrowInvalid.
 
     Raises:
-        ArrowInvalid: in the place of any error.
+        ArrowInvalid: in place of any error.
     """
     try:
         yield
@@ -267,7 +267,7 @@ def _as_arrow_errors() -> Iterator[None]:
 
 class _Format(NamedTuple):
     name: str
-    part_name: str  # what parts of a file are called; empty: they have no number
+    part_name: str  # the term for parts of a file; empty: they have no number
     read_schema: Callable[[Any], pa.Schema]
     read_parts: Callable[[Any, Sequence[str]], Iterator[tuple[int, pa.Table]]]
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be used: the first is an error, or they get weight 0 and are counted."""
+"""Handles rows that cannot be used: the first is an error, or they get weight 0 and are counted."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SKIP_HINT = "; dataset.on_bad_rows=skip leaves such rows out and counts them"
 
 @dataclass
 class BadRows:
-    """The bad rows of all files so far. Its fields are written to JSON under their names."""
+    """The bad rows of all files so far. Its fields are written to JSON by their names."""
 
     max_rows: int = 0  # with 0, the first bad row is an error
     count: int = 0
     examples: list[str] = field(default_factory=list)
-    # rows that are not bad, but whose value of the column of a split is that of none
+    # rows that are not bad, but whose value in the column of a split belongs to no split
     num_in_no_split: int = 0
     values_of_no_split: list[str] = field(default_factory=list)  # the first ones
 
@@ -50,15 +50,15 @@ class BadRows:
             self.add(chunk.num_rows, [chunk.problem])
 
     def add_in_no_split(self, count: int, values: Sequence[str]) -> None:
-        """Count rows that are in no split, with the first values that they have."""
+        """Count rows that are in no split, with the first of their values."""
         self.num_in_no_split += count
         known = dict.fromkeys([*self.values_of_no_split, *values])
         self.values_of_no_split = list(known)[:MAX_EXAMPLES]
 
     def json_fields(self, file_names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the fields, with files called by their names.
+        """Return the fields, with file names instead of paths.
 
-        Their folder may be another one the next time, or secret.
+        The folder may differ next time, or be confidential.
 
         Args:
             file_names: path -> name.
@@ -88,9 +88,9 @@ def report_bad_rows(bad: Mapping[str, Any] | None) -> None:
 
 @dataclass
 class RowValidator:
-    """Collects what is wrong with the rows of one chunk.
+    """Collects the errors in the rows of one chunk.
 
-    `hint` ends the error about a bad row; `SKIP_HINT` where the dataset's settings can skip it.
+    `hint` ends the error message about a bad row; `SKIP_HINT` if the dataset can skip bad rows.
     """
 
     chunk: RowChunk
@@ -101,7 +101,7 @@ class RowValidator:
 
     @classmethod
     def for_chunk(cls, chunk: RowChunk, skip_bad_rows: bool, hint: str = "") -> RowValidator:
-        """Return a validator that has rejected the rows which are known to be bad by then.
+        """Return a validator that has rejected the rows that were found bad while reading.
 
         These are rows with texts that are not of their column's type, and without a time by which
         they could be split.

@@ -1,4 +1,4 @@
-"""The columns of a table's files, which must be the same and of types that hold each other."""
+"""Checks that all files of a table have the same columns, with compatible types."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from runner.errors import DataError, first_line, nearest_hint
 def find_absent(
     optional: Collection[str], read: Collection[str], names: Collection[str]
 ) -> list[str]:
-    """Return the columns that JSON objects lack and may lack: an absent key is a missing value.
+    """Return the columns that JSON objects may lack, and do: an absent key is a missing value.
 
-    A column is not among them if a near name may be meant by it; and none is if the objects have
-    no column that is read, since they are hardly the right ones.
+    A column with a nearly equal name among `names` is not returned, since that may be meant; none
+    is if the objects have no column that is read, since the files are hardly the right ones.
 
     Args:
-        optional: columns that may lack a value in every row.
+        optional: columns that may be missing in every row.
         read: columns that are read.
-        names: of the columns that there are.
+        names: of the existing columns.
     """
     if not set(read).intersection(names):
         return []
@@ -38,12 +38,12 @@ def check_same_schema(
     columns: Sequence[str],
     needed_by: Callable[[str], str] = lambda column: "",
 ) -> None:
-    """Check that every file has every column once, with the type it has in the first file.
+    """Check that every file has every column once, with the type of the first file.
 
     Args:
         schemas: path -> the types in that file.
         columns: names of the columns that are read.
-        needed_by: column -> what asks for it, such as the file that declares it.
+        needed_by: column -> what requires it, such as the file that declares it.
 
     Raises:
         DataError: naming the file, the column and the nearest one.
@@ -67,10 +67,10 @@ def check_same_schema(
 
 
 def promote_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    """Give a column one type that holds its values in all files, where there is one.
+    """Give a column one type that can represent its values in all files, if there is one.
 
-    Programs choose a type by the values of one part: pandas writes null where all are missing, and
-    float64 for whole numbers of which one is. `cast_columns` casts what is read.
+    Programs choose a type by the values of one part: pandas writes null if all are missing, and
+    float64 for whole numbers if one is missing. `cast_columns` casts what is read.
 
     Args:
         schemas: path -> the types in that file.
@@ -85,7 +85,7 @@ def promote_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
             plain = [pa.schema([(name, unpacked_type(type_))]) for type_ in types]
             try:
                 unified = pa.unify_schemas(plain, promote_options="permissive")
-            except pa.ArrowException:  # texts and numbers: `check_same_schema` tells
+            except pa.ArrowException:  # texts and numbers: `check_same_schema` reports them
                 continue
             common[name] = unified.field(name).type
     return {
@@ -98,7 +98,7 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast columns to the types of a schema, as `promote_types` returns it, without loss.
 
     Raises:
-        ArrowInvalid: naming the column, for a value that its type cannot hold.
+        ArrowInvalid: naming the column, for a value that its type cannot represent.
     """
     for index, column in enumerate(table.schema):
         wanted = unpacked_type(schema.field(column.name).type)
@@ -112,7 +112,7 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _delimiter_hint(column: str, names: Sequence[str]) -> str:
-    """Return how a text is read whose names stand between another delimiter; empty for others."""
+    """Return the setting that reads a text with another delimiter; empty if there is none."""
     for delimiter in ",;|\t":
         if any(delimiter in name and column in name.split(delimiter) for name in names):
             word = f'dataset.delimiter="{delimiter}"'

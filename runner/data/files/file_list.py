@@ -52,7 +52,7 @@ class DataFile:
     protocol: str = ""
     # of folders such as `dt=2026-01-01`: name -> value; None: it is missing
     partitions: Mapping[str, str | None] = field(default_factory=dict, compare=False, repr=False)
-    # the ETag with which it was opened first
+    # the ETag at the first opening
     _etags: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __str__(self) -> str:
@@ -66,8 +66,8 @@ class DataFile:
         """Open the file for reading.
 
         Raises:
-            DataError: naming the file, if it cannot be opened, or is on a server and has another
-                ETag than when it was opened before.
+            DataError: naming the file, if it cannot be opened, or is on a server and its ETag has
+                changed since the first opening.
         """
         try:
             if self.remote is None:
@@ -87,10 +87,10 @@ class DataFile:
         return handle
 
     def check_unchanged(self) -> None:
-        """Check that a file on a server is the one that was opened first.
+        """Check that a file on a server is the same as at its first opening.
 
         Raises:
-            DataError: if it is another one, or is gone.
+            DataError: if it has changed, or is missing.
         """
         if self.remote is not None:
             self.open().close()
@@ -101,10 +101,10 @@ class DataFile:
         return self.remote.size(self.path)
 
     def fingerprint(self) -> list[Any]:
-        """Return what enters the data's fingerprint: name, size and the hash of the content.
+        """Return the file's part of the data's fingerprint: name, size and the hash of the content.
 
-        Of a file on a server both ends are hashed; of an object in a store its ETag stands in place
-        of the hash, so that nothing is read.
+        Of a file on a server both ends are hashed; for an object in a store its ETag replaces the
+        hash, so that nothing is read.
         """
         with self.open() as file:
             size = self.size()
@@ -120,8 +120,8 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
 
     Args:
         paths: a path, a folder, a glob or a URL, or several of them.
-        format_: a key of `SUFFIXES`; of a folder only files with its endings are taken.
-        key: the setting's name, for messages; empty: the path was given without one.
+        format_: a key of `SUFFIXES`; in a folder only files with its endings are found.
+        key: the setting's name, for messages; empty: the path was given without a setting.
 
     Raises:
         DataError: for a path that does not exist, and a folder or glob without such files.
@@ -137,9 +137,9 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
 
 
 def _without_links_to_others(files: Sequence[DataFile]) -> list[DataFile]:
-    """Leave out links such as `latest` to files that were found, too: their rows would count twice.
+    """Drop links such as `latest` to other files of the list, whose rows would count twice.
 
-    Several links to a file elsewhere all stay, as stores of contents make them for equal files.
+    Several links to one file elsewhere all stay: content-addressed stores link equal files so.
     """
     by_target: dict[str, list[DataFile]] = {}
     for file in files:
@@ -153,7 +153,7 @@ def _without_links_to_others(files: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _count_links(path: Path) -> int:
-    """Return how many links lead to a file that exists."""
+    """Return how many links lead to an existing file."""
     for part in (*reversed(path.parents), path):
         if part.is_symlink():
             target = part.parent / os.readlink(part) / path.relative_to(part)
@@ -164,9 +164,9 @@ def _count_links(path: Path) -> int:
 def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
     """Return the values of folders `NAME=VALUE`, written as Hive does.
 
-    Of a given folder those below it count; of a file or a glob all of the path, as in Arrow.
+    Below a given folder its subfolders count; of a file or a glob the whole path, as in Arrow.
     """
-    folder = f"/{given.partition('/')[2]}".rstrip("/") + "/"  # a URL's host may be left out
+    folder = f"/{given.partition('/')[2]}".rstrip("/") + "/"  # the host of a URL may be left out
     below = path.partition(folder)[2] or path
     found = {}
     for part in below.split("/")[:-1]:
@@ -177,12 +177,12 @@ def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
 
 
 def is_rather_note(name: str) -> bool:
-    """Tell whether a text or an object in a folder is as often a note on the data beside it."""
+    """Return whether a text or JSON file in a folder may well be a note on the data next to it."""
     return name.lower().endswith((".txt", ".json"))
 
 
 def describe_days_of_names(files: Sequence[DataFile]) -> list[str]:
-    """Return a note if each file of a table without a time is named by a day."""
+    """Return a note if each file of a table without a time column is named after a day."""
     found = [_DAY_OF_NAME.search(os.path.basename(file.path)) for file in files]
     days = ["-".join(match.groups()) for match in found if match]
     if len(days) < len(files) or len({*days}) < 2:
@@ -194,7 +194,7 @@ def describe_days_of_names(files: Sequence[DataFile]) -> list[str]:
 
 
 def describe_other_formats(path: str, format_: str) -> list[str]:
-    """Return a sentence on the files of a folder that have rows in another format, if any."""
+    """Return a sentence on files in the folder that have rows in another format, if any."""
     path = os.path.expanduser(path)
     if not os.path.isdir(path):
         return []
@@ -230,10 +230,10 @@ def _find_local(path: str, format_: str, key: str) -> list[DataFile]:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the files of a folder, without `_SUCCESS` and the like, which writers leave there.
+    """Return the files of a folder, without `_SUCCESS` and similar marker files of writers.
 
     Raises:
-        DataError: if it is a run directory, whose files are no rows.
+        DataError: if it is a run directory, whose files have no rows.
     """
     if is_run_directory(folder):
         raise DataError(f"{folder}: is a run directory, no data; name the files or their folder")
@@ -256,10 +256,10 @@ def _check_links(names: Sequence[str], where: str) -> list[DataFile]:
     """Return local files.
 
     Raises:
-        DataError: for a link that leads nowhere, since its rows would be missing.
+        DataError: for a broken link, since its rows would be missing.
     """
     for name in names:
-        if not os.path.exists(os.path.realpath(name)):  # a glob may go around in a circle of links
+        if not os.path.exists(os.path.realpath(name)):  # a glob may follow circular links
             raise DataError(f"{where}: {name}: cannot be read{nearest_path(Path(name))}")
     return [DataFile(os.path.abspath(name)) for name in names]
 
@@ -271,9 +271,9 @@ def _find_remote(url: str, format_: str, key: str) -> list[DataFile]:
 
 
 def check_apart(files: Mapping[str, Sequence[DataFile]]) -> None:
-    """Refuse to learn from rows that another split measures: its results would be worth nothing.
+    """Refuse to train on rows that another split evaluates: its results would be meaningless.
 
-    Where all files of both are the same, that was said on purpose, such as for an evaluation.
+    If all files of both are the same, this is intended, such as for an evaluation.
 
     Raises:
         DataError: naming the splits, the number of files that they share, and the first of them.

@@ -1,4 +1,4 @@
-"""A file on a web server, read in ranges. A failing request is sent again, after a while."""
+"""Reads a file on a web server in ranges. A failed request is repeated after a wait."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import re
 from functools import cache
 from typing import IO, Any, cast
 
-ATTEMPTS, FIRST_WAIT_S = 10, 0.05  # waits double: a server is asked for about 25 s
-FAILED = (429, 500, 502, 503, 504)  # statuses after which a request is sent again
+ATTEMPTS, FIRST_WAIT_S = 10, 0.05  # waits double: a request is repeated for about 25 s
+FAILED = (429, 500, 502, 503, 504)  # statuses after which a request is repeated
 
 
 def open_url(url: str) -> tuple[IO[bytes], str]:
-    """Open a file, and return its ETag, empty if the server gives none.
+    """Open a file, and return it with its ETag, empty if the server gives none.
 
     Raises:
-        FileNotFoundError: if the server has no such file.
-        OSError: if it does not give it.
+        FileNotFoundError: if the server does not have the file.
+        OSError: if the request fails.
     """
     raw = _RangeReader(url)
-    # small reads, such as those of a footer, are made of one request
+    # one buffered request serves small reads, such as those of a footer
     return cast(IO[bytes], io.BufferedReader(raw, 1 << 16)), raw.etag
 
 
 class _RangeReader(io.RawIOBase):
-    """Reads each range by a request of its own.
+    """Reads each range with a separate request.
 
-    A server that knows no ranges sends the whole file at once, which is kept in memory.
+    A server without support of ranges sends the whole file at once, which is kept in memory.
     """
 
     def __init__(self, url: str) -> None:
@@ -37,7 +37,7 @@ class _RangeReader(io.RawIOBase):
         total = re.fullmatch(r"bytes 0-0/(\d+)", answer.headers.get("Content-Range", ""))
         if answer.status == 206 and total:
             self.size = int(total[1])
-        else:  # also of an empty file, of which there is no range
+        else:  # also for an empty file, which has no range
             self._whole = answer.data if answer.status == 200 else b""
             self.size = len(self._whole)
 
@@ -77,16 +77,16 @@ class _RangeReader(io.RawIOBase):
 
 
 def _get(url: str, range_: str) -> Any:
-    """Return the answer of a server with its content.
+    """Return the response of a server with its content.
 
     Raises:
-        FileNotFoundError: if the server has no such file.
-        OSError: if it does not give it.
+        FileNotFoundError: if the server does not have the file.
+        OSError: if the request fails.
     """
     import urllib3
 
     parsed = urllib3.util.parse_url(url)
-    # a compressed answer would not have the bytes of the range
+    # a compressed response would not contain the bytes of the range
     headers = urllib3.util.make_headers(accept_encoding="identity", basic_auth=parsed.auth)
     try:
         address = parsed._replace(auth=None).url
@@ -103,7 +103,7 @@ def _get(url: str, range_: str) -> Any:
 
 @cache
 def _pool(pid: int) -> Any:
-    """Return the connections of this process; a forked one gets its own."""
+    """Return the connection pool of this process; a forked process gets another."""
     import urllib3
 
     retry = urllib3.Retry(

@@ -1,4 +1,4 @@
-"""Rows that come as mappings, column -> value, made into tables."""
+"""Makes tables from rows that are mappings from column to value."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow as pa
 def table_of_mappings(
     rows: Sequence[Mapping[str, Any]], schema: pa.Schema | None = None
 ) -> pa.Table:
-    """Return rows as a table. Of a number in a column of whole ones, Arrow cuts the fraction off.
+    """Return rows as a table. Fractions in a column of integers are refused, not cut off.
 
     Args:
-        rows: column -> value; a column that one lacks is missing there.
-        schema: the types; None: those of the values.
+        rows: column -> value; a column that a row lacks is missing there.
+        schema: the types; None: inferred from the values.
 
     Raises:
-        ArrowInvalid: naming the column of a fraction, and as Arrow does for another value that is
-            not of its type.
+        ArrowInvalid: naming the column of a fraction, or as raised by Arrow for another value of a
+            wrong type.
     """
     table = pa.Table.from_pylist(rows, schema=schema)
     for column in table.schema if schema is not None else ():
@@ -35,7 +35,7 @@ def table_of_mappings(
 
 
 def _are_whole(values: Sequence[Any]) -> bool:
-    """Tell, fast, whether no value can have a fraction, by the type that Arrow finds."""
+    """Return, fast, whether no value can have a fraction, by the type that Arrow infers."""
     try:
         return "int" in str(pa.array(values).type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -43,7 +43,7 @@ def _are_whole(values: Sequence[Any]) -> bool:
 
 
 def _is_whole(value: Any, kept: Any) -> bool:
-    """Tell whether whole numbers, of lists too, are kept as they were given."""
+    """Return whether integers, also those in lists, were converted unchanged."""
     if isinstance(kept, list):
         return all(map(_is_whole, value, kept))
     return not isinstance(kept, int) or bool(value == kept)

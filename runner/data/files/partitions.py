@@ -1,6 +1,6 @@
-"""Columns out of folders such as `dt=2026-01-01`: a value for all rows of the files below.
+"""Columns from folders such as `dt=2026-01-01`: one value for all rows of the files below.
 
-A column that a file has itself wins over a folder of its name, for all files of the table.
+A column that a file contains takes precedence over a folder of its name, in all files of the table.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from runner.data.files.file_list import DataFile
 
-_PARTITION = {b"partition": b"true"}  # of a field that is in no file
+_PARTITION = {b"partition": b"true"}  # of a field that is not in the file
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 _INT64 = range(-(2**63), 2**63)
 
@@ -20,7 +20,7 @@ _INT64 = range(-(2**63), 2**63)
 def with_partitions(
     schemas: Mapping[str, pa.Schema], files: Iterable[DataFile], texts: Container[str] = ()
 ) -> dict[str, pa.Schema]:
-    """Return the columns of each file with those of its folders at the end.
+    """Return the columns of each file, followed by those of its folders.
 
     They are integers if all values of all files are whole numbers, and texts otherwise.
 
@@ -52,24 +52,24 @@ def _is_whole(value: str | None) -> bool:
 
 
 def is_partition(schema: pa.Schema, name: str) -> bool:
-    """Tell whether a column is that of a folder."""
-    index = schema.get_field_index(name)  # -1 if there is none, or several
+    """Return whether a column comes from a folder."""
+    index = schema.get_field_index(name)  # -1 if it is absent, or repeated
     return bool(index >= 0 and schema.field(index).metadata == _PARTITION)
 
 
 def columns_in_file(schema: pa.Schema, names: Iterable[str]) -> list[str]:
-    """Return the columns that are read from the file itself."""
+    """Return the columns that are read from the file's content."""
     return [name for name in names if not is_partition(schema, name)]
 
 
 def append_partitions(
     table: pa.Table, file: DataFile, schema: pa.Schema, names: Sequence[str]
 ) -> pa.Table:
-    """Return columns of a file's rows, those of its folders among them.
+    """Return columns of a file's rows, including those of its folders.
 
     Args:
         table: the columns that are read from the file.
-        file: whose rows these are.
+        file: the file with these rows.
         schema: of the file, as `with_partitions` returns it.
         names: of the columns, in their order.
     """

@@ -1,4 +1,4 @@
-"""Reads a user's files as they are: their types, and their rows in chunks that know their place."""
+"""Reads a user's files unchanged: their types, and their rows in chunks that know where they are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.data.files.file_list import SUFFIXES, DataFile
 from runner.errors import DataError, first_line
 
 CHUNK_ROWS = 1 << 16
-_NESTED = {b"nested": b"true"}  # of a field of a flat schema
+_NESTED = {b"nested": b"true"}  # of a field of a flattened schema
 _UUID = {b"uuid": b"true"}  # of an unpacked one
 
 
@@ -32,22 +32,22 @@ class RowChunk:
     num_rows: int
     table: pa.Table | None
     problem: str = ""  # why there is no table
-    # column -> texts [R] that are not of its type, missing in all other rows
+    # column -> texts [R] that do not fit its type, null in all other rows
     invalid_values: Mapping[str, pa.Array] = field(default_factory=dict)
-    malformed_lines: tuple[tuple[int, str], ...] = ()  # line and problem; they make no row
-    part_name: str = "row group"  # what parts of the file are called; empty: it has none
-    # column -> bool [R], rows that are bad for what it holds, and row -> what is wrong there
+    malformed_lines: tuple[tuple[int, str], ...] = ()  # line and problem; they are not rows
+    part_name: str = "row group"  # the term for parts of the file; empty: it has none
+    # column -> bool [R], rows that are bad because of its value, and row -> the problem
     rejected: Mapping[str, tuple[np.ndarray, Callable[[int], str]]] = field(default_factory=dict)
-    # of a text file: finds the line of each row, once; None: they follow one another
+    # of a text file: returns the line of each row; None: rows are consecutive lines
     find_lines: Callable[[], Sequence[int]] | None = None
 
     @property
     def line_problems(self) -> list[str]:
-        """What is wrong with each malformed line, and where it is."""
+        """The problem of each malformed line, with its position."""
         return [f"{self.file}: line {line}: {text}" for line, text in self.malformed_lines]
 
     def describe_row(self, row: int) -> str:
-        """Return where a row is: its file and line, or its file, row group and row."""
+        """Return the position of a row: its file and line, or its file, row group and row."""
         if self.row_group is None:
             line = self.find_lines()[row] if self.find_lines else self.first_row + row
             return f"{self.file}: line {line}"
@@ -64,7 +64,7 @@ def open_parquet_file(
     Raises:
         DataError: naming a file that is missing, cut off or not Parquet.
     """
-    with file.open() as handle:  # which a ParquetFile leaves open
+    with file.open() as handle:  # a ParquetFile does not close it
         try:
             opened = pq.ParquetFile(
                 handle,
@@ -103,8 +103,8 @@ def read_parquet_chunks(
     """Yield the rows of a Parquet file.
 
     Args:
-        row_groups: those that are read; None: all.
-        skip_bad_rows: a row group that cannot be read gives a chunk without a table, not an error.
+        row_groups: the ones to read; None: all.
+        skip_bad_rows: an unreadable row group gives a chunk without a table instead of an error.
 
     Raises:
         DataError: naming the file, and the row group that cannot be read.
@@ -140,7 +140,7 @@ def _check_num_rows(num_rows: int, expected: int) -> None:
 
 
 def _check_dictionary_indices(column: pa.ChunkedArray) -> None:
-    """Check what Arrow takes from a file on trust: that each index has a dictionary entry.
+    """Check that each index has a dictionary entry, which Arrow does not verify.
 
     Raises:
         ArrowInvalid: for an index outside the dictionary.
@@ -154,7 +154,7 @@ def _check_dictionary_indices(column: pa.ChunkedArray) -> None:
 
 
 def flatten_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the columns that `flatten_structs` makes; `is_nested` knows those out of structs."""
+    """Return the columns that `flatten_structs` makes; `is_nested` detects those from structs."""
     while any(pt.is_struct(field.type) for field in schema):
         schema = pa.schema([part for field in schema for part in _flatten_field(field)])
     return schema
@@ -167,19 +167,19 @@ def _flatten_field(field: pa.Field) -> list[pa.Field]:
 
 
 def is_nested(schema: pa.Schema, name: str) -> bool:
-    """Tell whether a column of a flat schema lies within a struct in the file."""
+    """Return whether a column of a flattened schema is inside a struct in the file."""
     return bool(schema.field(name).metadata == _NESTED)
 
 
 def flatten_structs(table: pa.Table) -> pa.Table:
-    """Make a column of each field of a struct, such as `user.id`; a list of structs stays."""
+    """Make a column of each field of a struct, such as `user.id`; lists of structs stay."""
     while any(pt.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     return table
 
 
 def unpacked_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values, without dictionaries, views and extensions such as UUID."""
+    """Return the plain type of values, without dictionaries, views and extensions such as UUID."""
     if pt.is_dictionary(type_):
         return unpacked_type(type_.value_type)
     if isinstance(type_, pa.BaseExtensionType):
@@ -191,12 +191,12 @@ def unpacked_type(type_: pa.DataType) -> pa.DataType:
 
 
 def unpack_columns(table: pa.Table) -> pa.Table:
-    """Cast columns to their unpacked types; dictionaries of texts stay, they are quick to hash."""
+    """Cast columns to their plain types; dictionaries of texts stay, since they hash fast."""
     table = flatten_structs(table)
     for index, column in enumerate(table.schema):
         plain = unpacked_type(column.type)
         if pt.is_dictionary(column.type) and pt.is_string_view(column.type.value_type):
-            chunks = [  # Arrow casts no views within dictionaries
+            chunks = [  # Arrow cannot cast views within dictionaries
                 pa.DictionaryArray.from_arrays(chunk.indices, chunk.dictionary.cast(plain))
                 for chunk in table[column.name].chunks
             ]
@@ -210,7 +210,7 @@ def unpack_columns(table: pa.Table) -> pa.Table:
 
 
 def restore_uuids(table: pa.Table) -> pa.Table:
-    """Return unpacked columns with the type that those of UUIDs have in their file."""
+    """Return plain columns, with those of UUIDs in the type of their file."""
     for index, column in enumerate(table.schema):
         if column.metadata == _UUID:
             chunks = table[column.name].cast(pa.binary(16)).chunks
@@ -220,7 +220,7 @@ def restore_uuids(table: pa.Table) -> pa.Table:
 
 
 def read_uuids(table: pa.Table, name: str) -> list[UUID | None] | None:
-    """Return the values of a column of UUIDs, unpacked or not; None for another column."""
+    """Return the values of a column of UUIDs, converted to plain types or not; None for others."""
     column = table.schema.field(name)
     if column.metadata != _UUID and getattr(column.type, "extension_name", "") != "arrow.uuid":
         return None
@@ -229,7 +229,7 @@ def read_uuids(table: pa.Table, name: str) -> list[UUID | None] | None:
 
 
 def decode_dictionaries(table: pa.Table) -> pa.Table:
-    """Return the values of columns whose chunks have a dictionary each."""
+    """Return the plain values of dictionary columns, whose chunks have different dictionaries."""
     for index, column in enumerate(table.schema):
         if pt.is_dictionary(column.type):
             values = table[column.name].cast(column.type.value_type)
@@ -238,7 +238,7 @@ def decode_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def single_array(table: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array, without a copy if it is one."""
+    """Return a column as one array, without a copy if it has one chunk."""
     column = table[name]
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -251,6 +251,6 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Tell whether values are texts or bytes, however they are packed."""
+    """Return whether values are texts or bytes, in any encoding."""
     texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     return unpacked_type(type_) in texts

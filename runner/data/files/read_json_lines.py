@@ -1,4 +1,4 @@
-"""Reads JSON lines: files with a JSON object a line."""
+"""Reads JSON lines: files with one JSON object per line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def infer_json_schema(block: bytes, file: DataFile) -> pa.Schema:
     Objects within an object give columns such as `user.id`.
 
     Raises:
-        DataError: if no line is a JSON object. Single ones are for `read_json_chunks` to tell.
+        DataError: if no line is a JSON object. `read_json_chunks` reports single malformed lines.
     """
     return flatten_schema(_infer_schema(block, file))
 
@@ -61,7 +61,7 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
 
 
 def _unify_most(tables: Iterable[pa.Table]) -> pa.Schema:
-    """Return the schema of most rows; those that contradict it are malformed when they are read."""
+    """Return the schema of most rows; rows that contradict it will be read as malformed."""
     found: list[tuple[pa.Schema, int]] = []  # schemas that contradict each other, and their rows
     for table in tables:
         for n, (schema, num_rows) in enumerate(found):
@@ -77,7 +77,7 @@ def _unify_most(tables: Iterable[pa.Table]) -> pa.Schema:
 
 
 def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
-    """Lists that are empty in the whole block are taken for lists of texts."""
+    """Return a schema in which lists that are empty in the whole block are lists of texts."""
     empty, texts = pa.list_(pa.null()), pa.list_(pa.string())
     return pa.schema([f.with_type(texts) if f.type == empty else f for f in schema])
 
@@ -89,7 +89,7 @@ def read_json_chunks(
     skip_bad_rows: bool,
     blocks: TextBlocks | None = None,
 ) -> Iterator[RowChunk]:
-    """Yield the rows of a file of JSON lines. A line that cannot be read is a malformed one.
+    """Yield the rows of a file of JSON lines. A line that cannot be read counts as malformed.
 
     Raises:
         DataError: naming the file and the line that cannot be read.
@@ -128,7 +128,7 @@ def read_json_chunks(
 
 
 def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
-    """Return the columns as they are in the file, which may have objects within objects."""
+    """Return the columns as in the file, which may have nested objects."""
     if not any("." in name for name in types):
         return [pa.field(name, type_) for name, type_ in types.items()]
     with closing(read_blocks(file, BLOCK_BYTES)) as blocks:
@@ -154,7 +154,9 @@ def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
     table = _parse_as(block, None)
     try:
         table.validate()
-    except pa.ArrowInvalid:  # guessing types, Arrow drops values of lists that begin with two nulls
+    except (
+        pa.ArrowInvalid
+    ):  # inferring types, Arrow drops values of lists that begin with two nulls
         table = _parse_as(block, _with_typed_lists(table.schema))
     return _with_unsigned(table, block)
 
@@ -171,7 +173,7 @@ def _parse_as(block: bytes, schema: pa.Schema | None) -> pa.Table:
 
 
 def _with_unsigned(table: pa.Table, block: bytes) -> pa.Table:
-    """Give whole numbers from 2^63 on, for which Arrow guesses double and rounds them, uint64."""
+    """Convert integers from 2^63 on to uint64; Arrow infers double for them and rounds them."""
     for index, field in enumerate(table.schema):
         wanted = _unsigned_field(field, table.column(index).combine_chunks())
         if wanted == field:
@@ -200,7 +202,7 @@ def _unsigned_field(field: pa.Field, values: pa.Array) -> pa.Field:
 def _parse_json_lines(
     block: bytes, schema: pa.Schema | None, first_line_number: int
 ) -> Iterator[tuple[pa.Table, int, str]]:
-    """Yield tables, or a line and its problem; halves narrow down where a problem is."""
+    """Yield tables, or a line and its problem; blocks are halved until the line is found."""
     try:
         yield _parse_json(block, schema), first_line_number, ""
         return

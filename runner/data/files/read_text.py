@@ -1,8 +1,8 @@
 """Reads text files: CSV, TSV and JSON lines, plain or compressed, in blocks of whole lines.
 
-Arrow parses one block at a time, from memory and in the thread that asks for it. Were it given the
-file, it would read ahead in threads of its own, and these would call back into Python: at a moment
-when the interpreter ends, or while it waits for them to end, that never returns.
+Arrow parses one block at a time, from memory and in the calling thread. If it read the file itself,
+it would read ahead in its own threads, which call back into Python: while the interpreter ends, or
+waits for these threads to end, such a call never returns.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from runner.data.files.text_lines import (
 from runner.data.files.text_values import MISSING_NUMBERS, cast_texts
 from runner.errors import DataError, first_line, shell_path
 
-INFERENCE_BYTES = 1 << 20  # the first ones of a file, from which the types are guessed
+INFERENCE_BYTES = 1 << 20  # at the beginning of a file, from which the types are inferred
 MAX_COLUMNS = 100_000
-LONGEST_INTEGER = 2.0**63  # whole numbers from here on are ids, of which a float keeps some digits
+LONGEST_INTEGER = 2.0**63  # larger integers are ids, of which a float keeps only some digits
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How text files are written."""
+    """The format of text files."""
 
     delimiter: str = ","
     quote: str = '"'  # empty: nothing is quoted
     column_names: tuple[str, ...] = ()  # empty: they are in the first line
     json_lines: bool = False  # each line is a JSON object; there are no delimiters and no names
-    decimal: str = "."  # what stands before the fraction of a number
+    decimal: str = "."  # the character before the fraction of a number
 
 
 def default_text_format(format_: str) -> TextFormat:
-    """Return the format of text files whose delimiter nobody has set."""
+    """Return the format of text files if no delimiter is set."""
     return TextFormat("\t" if format_ == "tsv" else ",", json_lines=format_ == "jsonl")
 
 
 def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
-    """Return the names and guessed types of the columns of a text file, from its first block.
+    """Return the names and inferred types of the columns of a text file, from its first block.
 
     Raises:
         DataError: naming a file that cannot be read.
@@ -73,13 +73,13 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         block = _read_first_block(file, num_bytes, "" if format_.json_lines else format_.quote)
         if not block:
             raise DataError(f"{file}: has no rows, and no line with names")
-        codecs.getincrementaldecoder("utf-8")().decode(block)  # it may end within a character
+        codecs.getincrementaldecoder("utf-8")().decode(block)  # a block may end within a character
         check_width(file, block, format_)
         if format_.json_lines:
             return infer_json_schema(block, file)
         # malformed lines are reported by `read_text_chunks`
         table = _parse_csv(block, format_, invalid=lambda row: "skip")
-        assert table.schema.names is not None  # decodes them
+        assert table.schema.names is not None  # decodes them, which may raise
         return pa.schema(
             [pa.field(n, _readable_type(c)) for n, c in zip(table.schema.names, table.columns)]
         )
@@ -92,9 +92,9 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
 
 
 def check_width(file: DataFile, block: bytes, format_: TextFormat) -> None:
-    """Check that a line, which may be of a file of another kind, has not millions of columns.
+    """Check that a line, possibly of a file of another kind, does not have millions of columns.
 
-    Each of them takes 10 kB while they are read.
+    Each column takes 10 kB while it is read.
 
     Args:
         block: the first rows.
@@ -104,7 +104,7 @@ def check_width(file: DataFile, block: bytes, format_: TextFormat) -> None:
     """
     if format_.json_lines:
         widths = [line.count(b'":') for line in block.splitlines()]
-    else:  # a list in quotes may have the delimiter between its values
+    else:  # a list in quotes may contain the delimiter
         first = re.sub(rb'"[^"]*"', b"", block.partition(b"\n")[0])
         widths = [first.count(format_.delimiter.encode())]
     if max(widths, default=0) >= MAX_COLUMNS:
@@ -115,9 +115,9 @@ def check_width(file: DataFile, block: bytes, format_: TextFormat) -> None:
 
 
 def unify_guesses(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
-    """Return the columns of each file with types that take the values of the others, too.
+    """Return the columns of each file with types that also fit the values of the others.
 
-    A column that is empty in a file does not tell its type, and other files may have larger whole
+    A column that is empty in a file does not show its type, and other files may have larger whole
     numbers, or fractions.
     """
     types: dict[str, pa.DataType] = {}
@@ -135,9 +135,9 @@ def _promote(type_: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _explain_conversion(content: bytes, file: DataFile) -> str:
-    """Return what converts a text to UTF-8. Its bytes do not tell what its encoding is."""
+    """Return commands that convert a text to UTF-8; its bytes do not show its encoding."""
     runs = re.findall(rb"[\x80-\xff]+", content)
-    in_words = sum(len(run) for run in runs if len(run) > 2)  # all letters of a word: not Latin
+    in_words = sum(len(run) for run in runs if len(run) > 2)  # runs of a whole word: not Latin
     is_latin = 2 * in_words < sum(map(len, runs))
     first, second = ("cp1252", "cp1250") if is_latin else ("cp1251", "gb18030")
     of_first, of_second = ("Western", "Central European") if is_latin else ("Russian", "Chinese")
@@ -149,7 +149,7 @@ def _explain_conversion(content: bytes, file: DataFile) -> str:
 
 
 def _readable_type(column: pa.ChunkedArray) -> pa.DataType:
-    """Return the type as which a column is read: times of day and very long numbers are texts."""
+    """Return the type with which a column is read: times of day and very long numbers are texts."""
     if pt.is_time(column.type):
         return pa.string()
     if pt.is_floating(column.type) and column.null_count < len(column):
@@ -171,10 +171,10 @@ def read_text_chunks(
     """Yield the rows of a text file.
 
     Args:
-        types: column -> the type as which it is read.
-        skip_bad_rows: a value that is not of its type becomes missing and is kept in
-            `invalid_values`; without it, such a value is an error.
-        blocks: the part of the file that is read; None: the whole file.
+        types: column -> the type with which it is read.
+        skip_bad_rows: a value that does not fit its type becomes missing and is kept in
+            `invalid_values`; otherwise such a value is an error.
+        blocks: the part of the file to read; None: the whole file.
 
     Raises:
         DataError: naming the file, the line and the column that cannot be read.
@@ -236,7 +236,7 @@ def read_text_chunks(
 
 
 def _check_quotes(file: DataFile, block: bytes, before: int, format_: TextFormat) -> None:
-    """Check that no value lacks its closing quote: all that follows would be a part of it.
+    """Check that no value lacks its closing quote, which would make the rest of the file its value.
 
     Raises:
         DataError: naming the line of the row.
@@ -254,7 +254,7 @@ def _check_quotes(file: DataFile, block: bytes, before: int, format_: TextFormat
 
 
 def read_first_rows(file: DataFile) -> str:
-    """Return the text of the first rows of a file, as many as fit into the first block.
+    """Return the text of the first rows of a file, as many as the first block has.
 
     Raises:
         DataError: naming a file that cannot be read.
@@ -302,7 +302,7 @@ def _parse_csv(
 
 
 def _mark_empty_texts(table: pa.Table) -> pa.Table:
-    """Return a table, as just parsed, with empty texts as missing ones; no text is copied."""
+    """Return a table, as just parsed, with empty texts as missing ones, without copying texts."""
     for index, column in enumerate(table.columns):
         if pt.is_string(column.type):
             chunks = []
@@ -318,7 +318,7 @@ def _mark_empty_texts(table: pa.Table) -> pa.Table:
 
 
 def place_problem(message: str, names: Sequence[str], lines: Sequence[int]) -> str:
-    """Name the column where Arrow has its number, and a row of a block by its line in the file."""
+    """Replace Arrow's column number in a message by the name, and a block's row by its line."""
     message = re.sub(r"Row #(\d+)", lambda m: f"Row #{lines[int(m[1]) - 1]}", message)
     match = re.search(r"column #(\d+)", message)
     if not match or int(match[1]) >= len(names):

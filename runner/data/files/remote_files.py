@@ -1,6 +1,6 @@
-"""Files elsewhere: of object stores through Arrow, of web servers, of other URLs through fsspec.
+"""Remote files: in object stores through Arrow, on web servers, and at other URLs through fsspec.
 
-From stores and web servers ranges of bytes are read, again when a server or a connection fails.
+Stores and web servers serve ranges of bytes; reads are repeated when a server or connection fails.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from runner.object_store import (
     store_errors,
 )
 
-EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package that can list it
+EXTRAS = {"http": "http", "https": "http"}  # scheme -> extra of this package for listing
 _GLOB = re.compile(r"[*?\[]")
 
 
 class RemoteFiles(Protocol):
-    """Where files are that are not on this machine."""
+    """A source of files that are not on this machine."""
 
-    # whether its ETags stand for the content, and not for a copy on one of several servers
+    # whether its ETags identify the content, and not a copy on one of several servers
     etag_is_content: bool = False
 
     def find(self, url: str, suffixes: Sequence[str]) -> list[str]:
-        """Return the files that a URL names: itself, or those of a folder or a glob."""
+        """Return the files that a URL denotes: itself, or those of a folder or a glob."""
 
     def open(self, path: str) -> tuple[IO[bytes], str]:
         """Open a file, which is read in ranges, and return its ETag, empty if it has none."""
@@ -43,12 +43,12 @@ class RemoteFiles(Protocol):
         """Return the number of a file's bytes."""
 
     def nearest(self, url: str) -> str:
-        """Return a hint at the file nearest to a URL of which there is none; empty without one."""
+        """Return a hint at the file nearest to a URL without a file; empty if there is none."""
         return ""
 
 
 class StoreFiles(RemoteFiles):
-    """Objects of a store. The sizes that it lists are kept."""
+    """Objects of a store. Their listed sizes are cached."""
 
     etag_is_content = True
 
@@ -78,10 +78,10 @@ class StoreFiles(RemoteFiles):
             ]
 
     def nearest(self, url: str) -> str:
-        """Return a hint at the file nearest to a URL of which there is none.
+        """Return a hint at the file nearest to a URL without a file.
 
         Raises:
-            StoreError: if there is not even its bucket.
+            StoreError: if its bucket does not exist.
         """
         path = open_store(url)[1]
         check_bucket(url)
@@ -108,7 +108,7 @@ class StoreFiles(RemoteFiles):
 
 
 class HttpFiles(RemoteFiles):
-    """Files of a web server. Its folders and globs are those of the links on its pages."""
+    """Files of a web server. Folders and globs are found by the links on its pages."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
@@ -135,7 +135,7 @@ class HttpFiles(RemoteFiles):
 
 
 class FsspecFiles(RemoteFiles):
-    """Files of any other URL that fsspec knows, such as memory:// or abfs://."""
+    """Files at any other URL that fsspec supports, such as memory:// or abfs://."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -164,12 +164,12 @@ def _open_files(url: str) -> RemoteFiles:
 
 
 def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFiles, list[str]]:
-    """Find the files of a URL, and what reads them.
+    """Find the files of a URL, and the source that reads them.
 
     Args:
         url: of a file, a folder or a glob.
         suffixes: endings of the files that are taken from a folder.
-        key: the setting's name, for messages; empty: the URL was given without one.
+        key: the setting's name, for messages; empty: the URL was given without a setting.
 
     Raises:
         DataError: if nothing is there, or it cannot be read.
@@ -200,5 +200,5 @@ def find_remote(url: str, suffixes: Sequence[str], key: str) -> tuple[RemoteFile
 
 
 def system_reason(error: BaseException) -> str:
-    """Return what the system says of an error, or else its text, or else its kind."""
+    """Return the system's message of an error, or else its text, or else its class."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""The content of text files, plain or compressed, in blocks of whole rows."""
+"""Reads text files, plain or compressed, in blocks of whole rows."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from runner.errors import DataError, shell_path
 
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 26
-DELIMITERS = ",;|\t"  # of files of which nobody has said it
-TAIL_BYTES = 1 << 16  # in which the last line of a block most often ends
+DELIMITERS = ",;|\t"  # tried if none is set
+TAIL_BYTES = 1 << 16  # in which the last line break of a block usually is
 CODECS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first bytes
 UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive, as .npz and .pt files are, or an Excel file: unpack it, or "
@@ -42,31 +42,31 @@ BINARY_FORMATS = {
     b"ORC": "orc",
     b"Obj\x01": "avro",
 }  # by the first bytes of a file
-# What Arrow raises for damaged texts, compressed or not
+# Errors that Arrow raises for damaged texts, compressed or not
 TEXT_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def unpack_command(file: DataFile) -> str:
-    """Return the words of a shell that write the plain content of a file."""
+    """Return the shell command that writes the uncompressed content of a file."""
     packer = {".gz": "gzip -dc", ".bz2": "bzip2 -dc", ".zst": "zstd -dc"}
     return f"{packer.get(os.path.splitext(file.name)[1], 'cat')} {shell_path(file)}"
 
 
 def new_name(file: DataFile, name: str) -> str:
-    """Return the name of a file for a shell to write, which is never the one that it reads."""
+    """Return a file name for a shell's output, which differs from its input."""
     return shlex.quote(f"new_{file.name}") if file.name.endswith(name) else name
 
 
 @dataclass(frozen=True)
 class TextBlocks:
-    """Consecutive blocks of a plain text file, and what comes before them."""
+    """Consecutive blocks of a plain text file, and the number of lines before them."""
 
-    spans: tuple[tuple[int, int], ...]  # the first byte of each block, and its end
+    spans: tuple[tuple[int, int], ...]  # the first byte and the end of each block
     num_lines: int = 0  # before them
 
 
 def find_binary_format(path: str) -> str:
-    """Return the format of a file on this machine, whatever its ending; empty for a text."""
+    """Return the format of a local file by its first bytes, whatever its ending; empty for text."""
     if not os.path.isfile(path):
         return ""
     with open(path, "rb") as file:
@@ -81,12 +81,12 @@ def read_blocks(
     quote: str = "",
     delimiters: str = DELIMITERS,
 ) -> Generator[bytes]:
-    """Yield the content of a file, unpacked, in blocks that end with a row.
+    """Yield the uncompressed content of a file, in blocks that end with a row.
 
     Args:
-        blocks: those that are read; None: all.
+        blocks: the ones to read; None: all.
         quote: the character around values that may have line breaks; empty: a line is a row.
-        delimiters: characters that may stand between values.
+        delimiters: characters that may separate values.
 
     Raises:
         DataError: for a file of another kind, and for a line without end.
@@ -114,7 +114,7 @@ def read_blocks(
 
 
 def find_blocks(file: DataFile, num_bytes: int) -> list[tuple[int, int]]:
-    """Return where the blocks lie that `read_blocks` yields; none of a packed or distant file.
+    """Return the positions of the blocks of `read_blocks`; none for a compressed or remote file.
 
     Raises:
         DataError: for a file of another kind.
@@ -134,18 +134,18 @@ def find_blocks(file: DataFile, num_bytes: int) -> list[tuple[int, int]]:
                 cuts.append(end - len(data) + cut)
     spans = list(zip(cuts, [*cuts[1:], size]))
     is_text = all(end - begin <= MAX_LINE_BYTES for begin, end in spans)
-    return spans if is_text else []  # reading it in one pass says what is wrong
+    return spans if is_text else []  # the error is reported when it is read in one pass
 
 
 def _last_cut(
     data: bytes, quote: bytes = b"", delimiters: str = DELIMITERS, before: bytes = b""
 ) -> int:
-    """Return where the last row of some bytes ends; 0 if none does.
+    """Return the position after the last row that ends in some bytes; 0 if none ends.
 
-    Where no row ends a value lacks its closing quote, or is larger: its last line is the end.
+    If no row ends, a value lacks its closing quote, or is larger: then the last line is the end.
 
     Args:
-        before: the beginning of the row with which the bytes go on.
+        before: the beginning of the row that these bytes continue.
     """
     last = _end_of_lines(data)
     text = before + data[:last]
@@ -161,7 +161,7 @@ def _end_of_lines(data: bytes) -> int:
 
 
 def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
-    """Return what reads the plain content; of what file it is, its first bytes say.
+    """Return a reader of the uncompressed content, chosen by the first bytes.
 
     Raises:
         DataError: for a file of another kind.
@@ -176,7 +176,7 @@ def _unpack(handle: IO[bytes], file: DataFile) -> IO[bytes] | pa.NativeFile:
 
 
 def _check_text(start: bytes, file: DataFile) -> None:
-    """Check that the first bytes of a file, unpacked, may be those of a text.
+    """Check that the first uncompressed bytes of a file may be text.
 
     Raises:
         DataError: for a file of another kind.

@@ -1,4 +1,4 @@
-"""On which lines of a file the rows of a block of text begin."""
+"""Finds the line of a file on which each row of a block of text begins."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 
-# A line break within quotes, and what may stand before it; no text in UTF-8 has these bytes.
+# A line break within quotes, and the \r before it; no text in UTF-8 has these bytes.
 _INNER_BREAK, _INNER_RETURN = b"\xff", b"\xfe"
 
 
 def count_lines(block: bytes) -> int:
-    """Return the number of lines of a block, blank ones among them."""
+    """Return the number of lines of a block, including blank ones."""
     return (block.count(b"\n") or block.count(b"\r")) + (not block.endswith((b"\n", b"\r")))
 
 
@@ -28,8 +28,8 @@ def find_row_lines(
     Args:
         block: whole rows.
         before: lines of the file before the block.
-        num_rows: rows of the block, if they are known; it is fast where each is a line.
-        delimiter: stands between values; empty: of JSON lines, of which one of spaces is blank.
+        num_rows: rows of the block, if known; this is fast if each row is one line.
+        delimiter: separates values; empty: JSON lines, of which one with only spaces is blank.
         quote: the character around values that may have line breaks; empty: there is none.
         left_out: numbers of rows in the block that are not returned.
     """
@@ -48,25 +48,25 @@ def find_row_lines(
 
 
 def is_outside_quotes(text: bytes, delimiters: str, quote: bytes) -> bool:
-    """Tell, fast, whether a text surely ends outside quotes; `mask_line_breaks` knows it always.
+    """Return, fast, whether a text surely ends outside quotes; `mask_line_breaks` always knows.
 
-    Behind an even number of quotes it does, if none of them stands for itself, as in 12".
+    After an even number of quotes it does, if none of them is a literal one, as in 12".
     """
     codes = np.frombuffer(text, np.uint8)
     places = np.flatnonzero(codes == quote[0])
     opening = places[::2]
-    known = [quote[0], *b"\r\n", *delimiters.encode()]  # a quote before it: two stand for one
+    known = [quote[0], *b"\r\n", *delimiters.encode()]  # a quote before it: a doubled quote
     return len(places) % 2 == 0 and bool(np.isin(codes[opening[opening > 0] - 1], known).all())
 
 
 def mask_line_breaks(block: bytes, delimiters: str, quote: bytes) -> tuple[bytes, bool]:
     """Replace line breaks within quotes by as many other bytes.
 
-    As in Arrow, a quote opens a value only where a value begins, and two stand for one within it.
+    As in Arrow, a quote opens only at the beginning of a value, where a doubled one is literal.
 
     Args:
         block: from the beginning of a row on.
-        delimiters: characters that may stand between values.
+        delimiters: characters that may separate values.
         quote: the character around values.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Texts of a text file as numbers, times and booleans."""
+"""Converts texts of a text file to numbers, times and booleans."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-WORDS = "words"  # as the separator of a list of ids: the words of a text
+WORDS = "words"  # separator of a list of ids: splits a text into words
 NUMBER_PATTERN = (
     r"^\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|[nN][aA][nN]|[iI][nN][fF])\s*$"
 )
-# What programs write for a missing number: pandas, R, SAS, Hive, databases, and Excel's errors
+# Texts that programs write for a missing number: pandas, R, SAS, Hive, databases, Excel's errors
 _NO_NUMBERS = (
     *("NA", "N/A", "n/a", "na", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "NAN", "-nan"),
     *("-NaN", "1.#QNAN", "-1.#QNAN", "1.#IND", "-1.#IND", "NULL", "null", "Null", "None", "none"),
     *("\\N", "-", "--", ".", "?", "#DIV/0!", "#VALUE!", "#REF!", "#NUM!", "#NAME?", "#NULL!"),
     *("(null)", "<null>", "nil", "NaT", "n.a.", "N.A.", "undefined", "missing", "Missing"),
 )
-# nothing, and spaces alone or in front, as columns of a fixed width have them
+# empty, or with spaces alone or in front, as in columns of a fixed width
 MISSING_NUMBERS = (
     *(" " * width for width in range(21)),
     *(" " * width + text for text in _NO_NUMBERS for width in range(12)),
@@ -32,10 +32,10 @@ SHORT_INTEGER_PATTERN, LONG_INTEGER_PATTERN = r"^\s*[+-]?\d{1,18}\s*$", r"^\s*[+
 
 JSON_VALUES = (str, int, float, type(None))
 _QUOTED = r"""(?:'[^']*'|"[^"]*"|None)"""  # a value of an array, as NumPy writes texts
-# in a list: an escape, a value without quotes beside one with them, and a missing one
+# in a list: an escape, a value without quotes next to one with quotes, and a missing one
 _NEEDS_PARSER = r"""\\|["']\s*,\s*[^"'\s]|[^"'\s]\s*,\s*["']|(^|,)\s*(null|None)\s*(,|$)"""
 
-# of a list that Postgres or a set of Python has written: {a,"b c",NULL} or {'a', 'b'}, no {"a": 1}
+# of a list that Postgres or a Python set has written: {a,"b c",NULL} or {'a', 'b'}, not {"a": 1}
 _IN_BRACES = r"""("(\\.|[^"\\])*"|'[^']*'|([^"'{},:\\\n\r]|:[^ "'\\])*)"""
 BRACES_PATTERN = rf"^\s*(set\(\)|\{{{_IN_BRACES}(,\s*{_IN_BRACES})*\}})\s*$"
 
@@ -46,7 +46,7 @@ def cast_texts(
     """Cast texts to their types. A text that does not fit becomes missing and is returned.
 
     Args:
-        decimal: what stands before the fraction of a number, a point or a comma.
+        decimal: the character before the fraction of a number, a point or a comma.
     """
     invalid: dict[str, pa.Array] = {}
     missing = pa.scalar(None, pa.string())
@@ -75,7 +75,7 @@ def cast_texts(
 
 
 def with_points(table: pa.Table, names: Collection[str]) -> pa.Table:
-    """Return texts of several numbers with decimal points, where they have decimal commas."""
+    """Return texts of several numbers with decimal points instead of decimal commas."""
     for index, name in enumerate(table.column_names):
         if name in names and pt.is_string(table[name].type) | pt.is_large_string(table[name].type):
             table = table.set_column(index, name, pc.replace_substring(table[name], ",", "."))
@@ -83,7 +83,7 @@ def with_points(table: pa.Table, names: Collection[str]) -> pa.Table:
 
 
 def _match_type(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Tell which texts Arrow can cast to a time or a boolean; a missing one stays missing."""
+    """Return which texts Arrow can cast to a time or a boolean; a missing one stays missing."""
     encoded = texts.dictionary_encode()
     fits = []
     for text in encoded.dictionary:
@@ -96,7 +96,7 @@ def _match_type(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def match_integers(texts: pa.Array) -> pa.Array:
-    """Tell which texts are whole numbers of 64 bits; a missing one stays missing."""
+    """Return which texts are whole numbers of 64 bits; a missing one stays missing."""
     fits = pc.match_substring_regex(texts, SHORT_INTEGER_PATTERN)
     if pc.all(fits).as_py() is not False:
         return fits
@@ -107,7 +107,7 @@ def match_integers(texts: pa.Array) -> pa.Array:
 
 
 def match_unsigned(texts: pa.Array) -> pa.Array:
-    """Tell which texts are whole numbers from 2^63 to 2^64 - 1; a missing one stays missing."""
+    """Return which texts are whole numbers from 2^63 to 2^64 - 1; a missing one stays missing."""
     digits = strip_number(texts)
     is_long = pc.match_substring_regex(digits, r"^(\d{19}|1\d{19})$")
     length = pc.binary_length(digits)
@@ -117,11 +117,11 @@ def match_unsigned(texts: pa.Array) -> pa.Array:
 
 
 def split_json_lists(texts: pa.Array) -> pa.Array:
-    """Split texts such as `["a", "b"]` or `[1, 2]`, those of NumPy and those of Postgres.
+    """Split texts such as `["a", "b"]` or `[1, 2]`, and lists as NumPy and Postgres print them.
 
-    These are `[np.int64(1)]`, `[1 2]` and `['a' 'b']`, and `{a,"b c",NULL}`.
+    The latter are `[np.int64(1)]`, `[1 2]` and `['a' 'b']`, and `{a,"b c",NULL}`.
 
-    A missing or an empty list has no value, and a `null` in a list is missing.
+    A missing or an empty list has no value, and a `null` in a list is a missing value.
     """
     texts = _without_braces(texts)
     inner = pc.replace_substring_regex(texts, r"^\s*\[\s*|\s*\]\s*$", "")
@@ -154,18 +154,18 @@ def _without_braces(texts: pa.Array) -> pa.Array:
 
 
 def _parse_unusual_lists(inner: pa.Array, parts: pa.Array) -> pa.Array:
-    """Parse the lists of which commas and quotes alone do not tell the values.
+    """Parse the lists whose values cannot be found by commas and quotes alone.
 
     Args:
-        inner: what stands between the brackets.
-        parts: its values as commas and quotes tell them, which stay where the list cannot be read.
+        inner: the text between the brackets.
+        parts: its values, split by commas and quotes, which stay if the list cannot be parsed.
     """
     unusual = pc.fill_null(pc.match_substring_regex(inner, _NEEDS_PARSER), False)
     if not pc.any(unusual).as_py():
         return parts
     values = parts.to_pylist()
     for row in np.flatnonzero(unusual.to_numpy(zero_copy_only=False)):
-        for parse in (json.loads, ast.literal_eval):  # of JSON, and as Python writes lists
+        for parse in (json.loads, ast.literal_eval):  # as in JSON, and as Python prints lists
             try:
                 found = parse(f"[{inner[row].as_py()}]")
             except (ValueError, SyntaxError, RecursionError, MemoryError):
@@ -177,9 +177,9 @@ def _parse_unusual_lists(inner: pa.Array, parts: pa.Array) -> pa.Array:
 
 
 def split_texts(texts: pa.Array, separator: str) -> pa.Array:
-    """Split texts at a separator, as `split_json_lists` if it is `json`, or into `words`.
+    """Split texts at a separator; `json` does as `split_json_lists`, and `words` gives words.
 
-    Words are in lower case and without marks. A missing and an empty text have no value.
+    Words are in lower case and without punctuation. A missing and an empty text have no value.
     """
     if separator == "json":
         return split_json_lists(texts)
@@ -190,7 +190,7 @@ def split_texts(texts: pa.Array, separator: str) -> pa.Array:
 
 
 def _without_value(texts: pa.Array, parts: pa.Array) -> pa.Array:
-    """Return the parts of texts, no part of a missing and of an empty one."""
+    """Return the parts of texts, with an empty list for a missing or an empty text."""
     empty = pc.fill_null(pc.equal(texts, ""), True)
     return pc.if_else(empty, pa.scalar([], parts.type), parts)
 
@@ -199,7 +199,7 @@ def parse_json_lists(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
     """Parse texts as JSON lists of texts or numbers; a missing or an empty text is an empty list.
 
     Returns:
-        The lists, of texts, and which texts are no such lists, bool [R].
+        The lists, of texts, and which texts are not such lists, bool [R].
     """
     lists: list[list[str | None]] = []
     wrong_R = np.zeros(len(texts), bool)
@@ -215,5 +215,5 @@ def parse_json_lists(texts: pa.Array) -> tuple[pa.Array, np.ndarray]:
 
 
 def strip_number(texts: pa.Array) -> pa.Array:
-    """Remove what Arrow's parser of numbers refuses: space around them and a plus sign."""
+    """Remove what Arrow's parser of numbers refuses: surrounding spaces and a plus sign."""
     return pc.utf8_ltrim(pc.utf8_trim_whitespace(texts), "+")
