@@ -1,1 +1,1 @@
-"""What every data module shares: declared columns, block files, the cache, the interface."""
+"""Shared by all data modules: declared columns, block files, the cache, the interface."""

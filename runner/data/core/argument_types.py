@@ -9,8 +9,8 @@ from runner.config_key import Key
 from runner.config_value import find_field_problems
 from runner.errors import ConfigError, nearest_hint, raise_combined
 
-LAST_BATCH_POLICIES = ("short", "drop", "pad")  # for rows of an epoch that fill no batch
-MAX_ROWS = 2**31  # tables, windows and files have fewer
+LAST_BATCH_POLICIES = ("short", "drop", "pad")  # for rows of an epoch that do not fill a batch
+MAX_ROWS = 2**31  # tables, windows and files must have fewer
 
 WindowRows = Annotated[int, Key(ge=1, lt=MAX_ROWS)]
 Prefetch = Annotated[int, Key(ge=0, le=10_000)]
@@ -42,8 +42,8 @@ Locations = Annotated[
 def check_settings(recipe: Any) -> None:
     """Check the values of all fields by their types, which may be annotated with a `Key`.
 
-    A job has been checked against them before, see `runner.config.part_arguments`; a recipe of code
-    has not.
+    The settings of a job have been checked before, see `runner.config.part_arguments`; those of a
+    recipe that code has constructed have not.
 
     Raises:
         ConfigError: naming each key with a value of another type, or out of its range.

@@ -1,4 +1,4 @@
-"""Files of rows in blocks: Parquet files from any writer, and Arrow files of our own.
+"""Files of rows in blocks: Parquet files from any writer, and Arrow files in our own format.
 
 Prepared data is read in every epoch, so it has the same layout on disk as in memory: reading a row
 of 41 columns takes 45 ns from an Arrow file, checksums included, and 180 ns from Parquet.
@@ -22,14 +22,14 @@ from runner.machine.free_memory import available_memory_bytes
 ARROW_SUFFIX = ".arrow"
 CHECKSUMS_KEY, ROW_COUNTS_KEY = b"checksums", b"rows"  # in the metadata of each block
 _VALUE_BYTES = {"INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4, "INT64": 8, "DOUBLE": 8, "INT96": 8}
-# What Arrow raises for damaged files; the last one for column names that are not UTF-8
+# Errors that Arrow raises for damaged files; the last one for column names that are not UTF-8
 READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 class BlockFile(Protocol):
     """An open file, which one thread at a time may use."""
 
-    block_kind: str  # what this format calls a block, for messages
+    block_kind: str  # the term for a block in this format, for messages
     schema: pa.Schema
     rows_per_block: list[int]  # rows of each block
 
@@ -47,7 +47,7 @@ def open_blocks(path: Path) -> BlockFile:
     """Open a Parquet file or one of our Arrow files, by its suffix.
 
     Raises:
-        DataError: naming the file, if it is missing, truncated or contradicts itself.
+        DataError: naming the file, if it is missing, truncated or inconsistent.
     """
     kind, file_class = (
         ("Arrow", ArrowBlockFile) if path.suffix == ARROW_SUFFIX else ("Parquet", ParquetBlockFile)
@@ -70,12 +70,12 @@ def read_blocks(
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """Return all rows of a Parquet file, if they fit into the memory.
+    """Return all rows of a Parquet file, if they fit into memory.
 
-    A small file, which may have been sent, stands for any number of rows where they are equal.
+    A small file, possibly received from elsewhere, can encode any number of rows that are equal.
 
     Raises:
-        DataError: if its values alone take more than the memory that is free.
+        DataError: if its values alone take more than the free memory.
         READ_ERRORS: one of them, if it is damaged.
     """
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -96,7 +96,7 @@ class ParquetBlockFile:
     block_kind = "row group"
 
     def __init__(self, path: Path) -> None:
-        # No memory map: a file truncated while it is read would end the process by SIGBUS.
+        # No memory map: if a file is truncated while it is read, SIGBUS would end the process.
         self._file = pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         self.schema, self.rows_per_block = read_footer(self._file, str(path))
 
@@ -135,7 +135,7 @@ class ArrowBlockFile:
             checksums = np.frombuffer((metadata or {}).get(CHECKSUMS_KEY, b""), np.uint64)
             if len(checksums) != len(self.schema) or block.num_rows != self.rows_per_block[number]:
                 raise pa.ArrowInvalid("is not what was written")
-            block.validate()  # otherwise damaged lengths would be trusted
+            block.validate()  # otherwise damaged lengths would be used
             for position, column in zip(positions, block.columns):
                 if compute_checksum(column) != checksums[position]:
                     name = self.schema.names[position]
@@ -164,7 +164,7 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
     def write(self, table: pa.Table) -> None:
         """Write the rows as one block."""
         (block,) = table.combine_chunks().to_batches()
-        # Checksums are of the buffers as they will be read; a slice has those of the whole table.
+        # Checksums are of the buffers as they will be read; a slice has the buffers of its table.
         block = pa.ipc.read_record_batch(block.serialize(), self._schema)
         checksums = np.array([compute_checksum(column) for column in block.columns], np.uint64)
         self._row_counts.append(block.num_rows)
@@ -199,10 +199,10 @@ def compute_checksum(column: pa.Array) -> int:
 def _read_row_counts(file: pa.ipc.RecordBatchFileReader) -> list[int]:
     """Return the number of rows of each block.
 
-    The last block's metadata has those of all, so that opening a file reads one block.
+    The last block's metadata contains those of all, so that opening a file reads one block.
 
     Raises:
-        ArrowInvalid: if they do not fit the blocks.
+        ArrowInvalid: if they do not match the blocks.
     """
     if not file.num_record_batches:
         return []
@@ -217,7 +217,7 @@ def read_footer(opened: pq.ParquetFile, path: str) -> tuple[pa.Schema, list[int]
     """Return a Parquet file's schema and the number of rows of every row group.
 
     Raises:
-        DataError: if the footer cannot be read or contradicts itself.
+        DataError: if the footer cannot be read or is inconsistent.
     """
     try:
         schema, metadata = opened.schema_arrow, opened.metadata

@@ -1,6 +1,6 @@
-"""The cache of prepared data: each folder is made once, by one process, completely or not at all.
+"""The cache of prepared data: each folder is written once, by one process, in full or not at all.
 
-It lies in the user's cache folder, never beside the source.
+It is in the user's cache folder, never next to the source.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from runner.errors import DataError, UserError, system_errors
 from runner.machine.cache_folder import cache_root
 
 PREPARED_FILE = "prepared.json"
-# Of parts that are complete while the whole is not: a maker that was killed or interrupted goes on
-# with them. The number is raised when the parts of before fit no more.
+# Folder of parts that are complete while the whole is not: after a kill or an interrupt, the next
+# call reuses them. Increase the number when the parts of earlier versions no longer fit.
 PARTS_FOLDER = "parts-2"
 _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that ends a file
 
@@ -29,13 +29,13 @@ _MAGIC_BYTES = {".parquet": 4, ".arrow": 6}  # length of the magic word that end
 def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]]) -> Path:
     """Return the cache's folder `name`-`key`, after filling it if it is not there.
 
-    Of several processes that ask at once, one fills it and the others wait. A call of `make` that
-    fails leaves nothing behind, and one that is killed or interrupted at most its PARTS_FOLDER,
-    which the next call finds.
+    Of several processes that call this at once, one fills it and the others wait. A call of `make`
+    that fails leaves nothing, and one that is killed or interrupted at most its PARTS_FOLDER, which
+    the next call reuses.
 
     Args:
         name: of the dataset, also for messages.
-        key: a hash of all that the files depend on.
+        key: a hash of everything on which the files depend.
         make: writes files into the folder that it gets; returns the value of `read_contents`.
 
     Raises:
@@ -52,7 +52,7 @@ def get_or_prepare(name: str, key: str, make: Callable[[Path], Mapping[str, Any]
     ):
         root.mkdir(parents=True, exist_ok=True)
         with locked(root / f"{name}-{key}.lock", f"{name} data"):
-            if not is_complete(folder):  # another process may just have filled it
+            if not is_complete(folder):  # another process may have filled it meanwhile
                 _fill(folder, make)
     return folder
 
@@ -66,7 +66,7 @@ def read_contents(folder: Path) -> dict[str, Any]:
 def is_complete(folder: Path) -> bool:
     """Return whether all files of a folder are as they were written.
 
-    Their sizes are compared, and the hashes of what the checksums inside them do not cover.
+    Their sizes are compared, and the hashes of content that has no checksums inside the file.
     """
     try:
         manifest = json.loads((folder / PREPARED_FILE).read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
         names = {str(path.relative_to(temporary)): path for path in files}
         sizes = {name: path.stat().st_size for name, path in names.items()}
         seals = {name: _seal(path) for name, path in names.items()}
-        # Hashed as it will be read: JSON turns tuples into lists and keys into strings.
+        # Hashed as it will be read, since JSON turns tuples into lists and keys into strings.
         manifest = json.loads(json.dumps({"contents": contents, "sizes": sizes, "seals": seals}))
         text = json.dumps({**manifest, "sha256": _hash_json(manifest)}, indent=1)
         (temporary / PREPARED_FILE).write_text(text + "\n", encoding="utf-8")
@@ -130,10 +130,10 @@ def _fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> None:
 
 
 def drop_parts(folder: Path) -> None:
-    """Remove the parts of a folder; a process killed meanwhile leaves no half of them as whole.
+    """Remove the parts of a folder; if killed meanwhile, no half of a part counts as whole.
 
     Args:
-        folder: that `make` fills.
+        folder: the one that `make` fills.
     """
     parts = folder / PARTS_FOLDER
     if parts.is_dir():
@@ -141,7 +141,7 @@ def drop_parts(folder: Path) -> None:
 
 
 def _clear(folder: Path) -> None:
-    """Remove a folder, or all but its parts."""
+    """Remove a folder, or everything except its parts."""
     if not (folder / PARTS_FOLDER).is_dir():
         shutil.rmtree(folder, ignore_errors=True)
         return
@@ -154,11 +154,11 @@ def _clear(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock of a file; wait, and say so, while another process has it.
+    """Hold the lock of a file; wait, with a message, while another process has it.
 
     Args:
-        path: of the file, which is made if it is not there.
-        what: is made under the lock, for the message.
+        path: of the file, which is created if it is missing.
+        what: the thing that is made under the lock, for the message.
     """
     with path.open("w") as file:
         try:

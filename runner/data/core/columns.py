@@ -1,4 +1,4 @@
-"""The declared columns of a table: which are read, their transforms, and the values allowed."""
+"""The declared columns of a table: names, transforms, and allowed values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.errors import DataError, nearest_hint
 # Names of columns that only prepared files have: the space in them keeps them apart from a user's.
 WEIGHT_COLUMN = "row weight"
 GROUP_PREFIX = "group "  # prefix of a group column
-CARRIED_PREFIX = "carried "  # prefix of a column that batches do not hold; see `Columns.carried`
+CARRIED_PREFIX = "carried "  # prefix of a column that is not in batches; see `Columns.carried`
 
 
 Encode = Literal["as_is", "hash", "growing"]
@@ -43,7 +43,7 @@ class NumericColumn:
 
     @property
     def finite_rule(self) -> str:
-        """What a value breaks whose result is not finite."""
+        """The rule that a value breaks if its result is not finite, for messages."""
         rule = "; log1p takes numbers above -1, which `clip: [0, null]` makes of others"
         return f"not finite after its transforms{'' if self.preserves_finite else rule}"
 
@@ -62,10 +62,10 @@ class NumericColumn:
 class CategoricalColumn:
     """Ids of a pooled look-up: one a row, or a list of any length.
 
-    `as_is` takes integers in [0, num_rows) and refuses all others; `hash` maps any integers to that
+    `as_is` takes integers in [0, num_rows) and refuses others; `hash` maps any integers to that
     range. A vocabulary is applied while the data is prepared; its column is `as_is` afterwards.
-    `growing` takes any 64-bit integers, which stay as they are in batches of the dataset: the
-    training gives them rows (`runner.data.growing`).
+    `growing` takes any 64-bit integers, which stay unchanged in batches of the dataset: training
+    assigns their rows (`runner.data.growing`).
     """
 
     name: str
@@ -79,7 +79,7 @@ class CategoricalColumn:
     pooling: Literal["sum", "mean"] = "sum"
     table: str = ""  # features with the same table share its rows; "": a table of its own
     growth: Growth | None = None  # of `growing`
-    num_special: int = 0  # the first rows of its table, which stand for unknown, missing values
+    num_special: int = 0  # the first rows of its table, for unknown and missing values
 
     @property
     def table_name(self) -> str:
@@ -171,7 +171,7 @@ class Columns:
 
     @property
     def growth(self) -> dict[str, Growth]:
-        """How rows come and go, by table; only of growing tables."""
+        """How rows of growing tables are allocated and freed, by table."""
         columns: list[CategoricalColumn | SequenceColumn] = [*self.categorical, *self.sequences]
         return {c.table_name: c.growth for c in columns if c.growth is not None}
 
@@ -184,9 +184,9 @@ class Columns:
 
 
 def narrowest_id_type(num_rows: int) -> np.dtype:
-    """Return the smallest type of the ids of a table with `num_rows` rows, for prepared files.
+    """Return the smallest type for ids of a table with `num_rows` rows, in prepared files.
 
-    Most tables are small, and an epoch's time goes with the bytes that are read and gathered.
+    Most tables are small, and the time of an epoch depends on the bytes that are read and gathered.
     """
     for type_, limit in ((np.uint8, 1 << 8), (np.uint16, 1 << 16), (np.int32, 1 << 31)):
         if num_rows <= limit:
@@ -195,7 +195,7 @@ def narrowest_id_type(num_rows: int) -> np.dtype:
 
 
 def check_columns(columns: Columns, file_schema: pa.Schema, path: str) -> None:
-    """Check that every declared column is there, with a type that its role takes without loss.
+    """Check that every declared column exists, with a type that its role accepts without loss.
 
     Raises:
         DataError: naming file and column, and the nearest name or the type that it must have.
@@ -232,5 +232,5 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Tell whether values are lists of any kind."""
+    """Return whether values are lists of any kind."""
     return bool(pt.is_list(type_) or pt.is_large_list(type_) or pt.is_fixed_size_list(type_))

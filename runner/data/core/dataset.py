@@ -17,10 +17,10 @@ START_POSITION = DataPosition()
 
 
 class SeenItems(Protocol):
-    """The items that the user of each row of a split has seen."""
+    """The items that the users of a split's rows have interacted with."""
 
     def find(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return places in `rows_B`, [V], and the id of an item that this row's user has seen, [V].
+        """Return indices into `rows_B`, [V], and the id of an item that this user has seen, [V].
 
         Args:
             rows_B: numbers of rows in the split, as in `Batch.rows_B`.
@@ -29,47 +29,47 @@ class SeenItems(Protocol):
 
 
 class Dataset(Protocol):
-    """Rows in splits, given out as batches in an exact order.
+    """Rows in splits, delivered as batches in an exact order.
 
-    A class that derives from it sets `schema` and `num_rows`, defines `batches`, and has the rest.
+    A subclass sets `schema` and `num_rows`, defines `batches`, and inherits the rest.
     """
 
     schema: Schema
     num_rows: Mapping[str, int]  # by split, in the order train, validation, test
     # split -> metric -> best possible; {} if unknown
     reachable: Mapping[str, Mapping[str, float]] = MappingProxyType({})
-    rest: str = "short"  # policy for the rows of an epoch that fill no batch: short, drop or pad
+    rest: str = "short"  # for rows of an epoch that fill no batch: short, drop or pad
     # count and examples of the rows that preparation skipped
     bad_rows: Mapping[str, Any] = MappingProxyType({"count": 0, "examples": ()})
 
-    # table -> how its rows come and go, where batches hold raw ids in place of rows
+    # table -> how its rows are allocated and freed, if batches have raw ids instead of rows
     growth: Mapping[str, Growth] = MappingProxyType({})
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Save what was fitted to the train split, if anything was, into a run's folder."""
+        """Save the values fitted to the train split, if there are any, into a run's folder."""
         return
 
     def read_ahead(self) -> None:
-        """Learn that a core is free, which may read and decode while others compute."""
+        """Allow reading and decoding in parallel with training, since a core is free."""
         return
 
     def read_in_process(self, threads: int) -> None:
-        """Learn that another process, with so many threads, may make the batches for a GPU."""
+        """Allow another process, with so many threads, to make the batches for a GPU."""
         self.read_ahead()
 
     def seen_items(self, split: str) -> SeenItems | None:
-        """Return what the users of a split's rows have seen; None if it is not known."""
+        """Return the items that the users of a split's rows have seen; None if unknown."""
         return None
 
     def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
-        """Return what values of a column of ids or groups are called, as in metrics of slices.
+        """Return names for values of a column of ids or groups, as for metrics of slices.
 
         Args:
             column: of the schema.
-            values: as batches hold them.
+            values: as in batches.
 
         Returns:
-            Their names, in the order in which they are shown; a value without one is its number.
+            Their names, in display order; a value without a name is shown as its number.
         """
         return {}
 
@@ -91,7 +91,7 @@ class Dataset(Protocol):
         Args:
             split: a key of `num_rows`.
             batch_size: rows of a batch on one rank.
-            seed: of the shuffle; `rest` then decides about a last batch that is not full. None:
+            seed: of the shuffle; `rest` then decides about an incomplete last batch. None:
                 all rows in the order of the files, with a shorter last batch.
             start: position of the first example.
             rank: of the caller.
@@ -103,7 +103,7 @@ class Dataset(Protocol):
 def epoch_end_offset(dataset: Dataset, offset: int, global_batch: int) -> int:
     """Return the offset at which a training epoch that continues from `offset` ends.
 
-    It lies before the last rows if the dataset drops those that fill no global batch.
+    It is before the last rows if the dataset drops those that do not fill a global batch.
     """
     total = dataset.num_rows["train"]
     if dataset.rest != "drop":
@@ -112,7 +112,7 @@ def epoch_end_offset(dataset: Dataset, offset: int, global_batch: int) -> int:
 
 
 class DatasetWrapper:
-    """Base of a dataset that gives out batches of its own and takes all else from another dataset.
+    """Base of a dataset that makes its own batches and delegates the rest to another dataset.
 
     A subclass defines `batches`.
     """
@@ -137,7 +137,7 @@ class DatasetWrapper:
 
 
 def unwrapped(dataset: Dataset | DatasetWrapper) -> Dataset:
-    """Return the dataset that wrappers give out the batches of; without any, itself."""
+    """Return the dataset inside all wrappers; without wrappers, the dataset itself."""
     while isinstance(dataset, DatasetWrapper):
         dataset = dataset.dataset
     return dataset
@@ -145,11 +145,11 @@ def unwrapped(dataset: Dataset | DatasetWrapper) -> Dataset:
 
 @internal
 class FileOrderDataset(DatasetWrapper):
-    """A dataset that gives out the rows of another in the order of the files, whatever the seed."""
+    """A dataset that delivers the rows of another in the order of the files, whatever the seed."""
 
     def batches(self, split: str, *, seed: int | None = None, **options: Any) -> Iterator[Batch]:
         return self.dataset.batches(split, seed=None, **options)
 
 
 class EndOfStream(Exception):  # noqa: N818  (it signals an end, not an error)
-    """A stream gives out no more batches for now; a run may continue from its position later."""
+    """A stream has no more batches for now; a run may continue from its position later."""

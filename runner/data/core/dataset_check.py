@@ -1,6 +1,6 @@
-"""Checks a dataset of a user's own against the interface, before a training begins.
+"""Checks a user-defined dataset against the interface, before training begins.
 
-What a dataset lacks would otherwise show at its first use, which may be the end of a training.
+Otherwise an error in a dataset would only show at its first use, possibly at the end of training.
 
 B batch, D dense features, T tasks, G group columns, V values of a jagged tensor.
 """
@@ -22,7 +22,7 @@ from runner.data.core.dataset import Dataset, epoch_end_offset
 from runner.errors import DataError, nearest_hint, raise_combined
 
 SPLITS = ("train", "validation", "test")
-_NONE: Any = object()  # in the place of a batch that there is not
+_NONE: Any = object()  # a marker for a missing batch
 ARGUMENTS = ("batch_size", "seed", "start", "rank", "world_size")
 
 
@@ -31,8 +31,8 @@ def check_dataset(
 ) -> None:
     """Check the attributes and methods of a dataset, and the first batch of each split.
 
-    The batches of our own classes are not read, and neither are those of a stream, which may not
-    come for long: its first batch is checked when it arrives.
+    The batches of our own classes are not read, and neither are those of a stream, which may take
+    long to arrive: its first batch is checked when it arrives.
 
     Args:
         dataset: of any class.
@@ -62,7 +62,7 @@ def check_dataset(
             problems.append(f"batches({split!r}, ...) returned {what}, not an iterator of batches")
             continue
         batch = next(iter(batches), _NONE)
-        del batches  # closes a generator, and with it the files that it may have open
+        del batches  # closes a generator, and thereby the files that it may have open
         update = batch_size * world_size
         end = epoch_end_offset(dataset, 0, update) if is_train else num_rows
         if batch is _NONE and end:
@@ -78,10 +78,10 @@ def check_dataset(
 
 
 def check_first_batch(batches: Iterator[Batch], schema: Schema, batch_size: int) -> Iterator[Batch]:
-    """Yield the batches of a stream of a user's own, the first of them checked.
+    """Yield the batches of a user-defined stream, after checking the first one.
 
     Raises:
-        ConfigError: if the first one does not fit the schema.
+        ConfigError: if the first one does not match the schema.
     """
     for batch in batches:
         problems = find_batch_problems(batch, schema, batch_size, batch_size)
@@ -98,10 +98,10 @@ def check_epoch(
     batch_size: int,
     world_size: int = 1,
 ) -> Iterator[Batch]:
-    """Yield the batches of an epoch of a user's own dataset, which must have `num_rows` rows.
+    """Yield the batches of an epoch of a user-defined dataset, which must have `num_rows` rows.
 
     Raises:
-        DataError: if it has fewer or more, since all else counts by `num_rows`.
+        DataError: if it has fewer or more, since everything else relies on `num_rows`.
     """
     update = batch_size * world_size
     end = epoch_end_offset(dataset, start.offset, update)
@@ -129,12 +129,12 @@ def _wrong_end(epoch: int, row: int, end: int, how: str = "ended at") -> str:
 
 
 def is_of_ones_own(dataset: object) -> bool:
-    """Return whether the class of a dataset is none of this package."""
+    """Return whether the class of a dataset is defined outside this package."""
     return type(dataset).__module__.partition(".")[0] != "runner"
 
 
 def is_stream(dataset: object) -> bool:
-    """Return whether a dataset is a stream, which has no end of its own."""
+    """Return whether a dataset is a stream, which has no defined end."""
     return bool(getattr(dataset, "is_stream", False))
 
 
@@ -190,7 +190,7 @@ def _signature_problems(batches: Any) -> Iterator[str]:
 def find_batch_problems(
     batch: Any, schema: Schema, batch_size: int, full: int | None
 ) -> Iterator[str]:
-    """Yield a message for everything in which a batch does not fit the schema.
+    """Yield a message for every mismatch of a batch and the schema.
 
     Args:
         batch: the object to check, on the CPU.
@@ -201,7 +201,7 @@ def find_batch_problems(
     if not isinstance(batch, Batch):
         yield f"is a {type(batch).__name__}, not a runner.Batch"
         return
-    # as most of its tensors have it, so that the one that differs is named
+    # the size of most of its tensors, so that the one that differs is named
     sizes = Counter(row_counts(batch).values())
     size = sizes.most_common(1)[0][0] if sizes else batch_size
     if not (size == full if full else 1 <= size <= batch_size):

@@ -1,4 +1,4 @@
-"""Hashes of the contents of files, remembered so that a file is read once and not by every run."""
+"""Hashes of the contents of files, cached so that a file is read once and not by every run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runner.machine.cache_folder import cache_root
 
 FOLDER = "file_hashes"
 CHUNK_BYTES = 1 << 22
-LARGE_BYTES = 10**10  # a file that takes so long that one wants to know why
-# A file that was written so lately may be written again without another time of its last change
+LARGE_BYTES = 10**10  # of a file that takes so long that a message explains the wait
+# A file that was written so recently may be written again with the same modification time
 SETTLED_S = 2.0
 
 
 def hash_file(path: Path) -> str:
     """Return the 128-bit XXH3 hash of a file's content, in hexadecimal digits.
 
-    A file whose place, size, number and time of the last change are those of before is not read.
-    It detects another content; it is no protection against malice.
+    A file is not read if its path, size, inode and modification time are as at the last call.
+    This detects changed content; it is no protection against malice.
 
     Raises:
         OSError: if the file cannot be read.
@@ -48,7 +48,7 @@ def hash_file(path: Path) -> str:
 
 
 def hash_file_anew(path: Path) -> str:
-    """Return the hash that `hash_file` does, and remember nothing: of files that come without end.
+    """Return the same hash as `hash_file` without caching, for files of an endless sequence.
 
     Raises:
         OSError: if the file cannot be read.
@@ -65,13 +65,13 @@ def _hash_content(file: BinaryIO) -> str:
 
 
 def _state(descriptor: int) -> list[int]:
-    """Return size, time of the last change in nanoseconds, device and number of an open file."""
+    """Return size, modification time in nanoseconds, device and inode of an open file."""
     status = os.fstat(descriptor)
     return [status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino]
 
 
 def _read(known: Path) -> list[object]:
-    """Return what is remembered of a file; an empty list if that is nothing, or damaged."""
+    """Return the cached entry of a file; an empty list if it is missing or damaged."""
     try:
         remembered = json.loads(known.read_bytes())
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def _read(known: Path) -> list[object]:
 
 
 def _remember(known: Path, entry: list[object]) -> None:
-    """Write an entry; where the cache cannot be written, the next run reads the file again."""
+    """Write an entry; if the cache is not writable, the next run reads the file again."""
     with suppress(OSError):
         known.parent.mkdir(parents=True, exist_ok=True)
         written = known.with_name(f"{known.name}.{os.getpid()}")

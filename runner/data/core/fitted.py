@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from runner.data.core.dataset import Dataset
 
 FITTED_FILE = "learnt.json"
-SCHEMA_FILE = "schema.yaml"  # beside it: the declaration of the columns
-_MAX_BYTES = 1 << 28  # of that file; a vocabulary has a file of its own
+SCHEMA_FILE = "schema.yaml"  # next to it: the declaration of the columns
+_MAX_BYTES = 1 << 28  # of that file; vocabularies have separate files
 
 
 @dataclass
@@ -35,15 +35,15 @@ class FittedTransforms:
     mean_length: dict[str, float] = field(default_factory=dict)
     moments: dict[str, list[float]] = field(default_factory=dict)  # mean, standard deviation
     boundaries: dict[str, list[float]] = field(default_factory=dict)
-    times: dict[str, float] = field(default_factory=dict)  # split -> first time that is in it
-    # column of ids -> `integer`, `unsigned` (64 bits) or `string`, what the training's files held:
+    times: dict[str, float] = field(default_factory=dict)  # split -> its first time
+    # column of ids -> `integer`, `unsigned` (64 bits) or `string`, its type in the training files:
     # in other files the same ids may have another type
     id_types: dict[str, str] = field(default_factory=dict)
     vocabularies: dict[str, np.ndarray] = field(default_factory=dict)  # sorted
 
     def json_fields(self) -> dict[str, Any]:
         left_out = {"vocabularies"}
-        if not self.id_types:  # of an earlier version, whose digest must stay
+        if not self.id_types:  # written by an earlier version, whose digest must not change
             left_out.add("id_types")
         return {k: v for k, v in vars(self).items() if k not in left_out}
 
@@ -57,7 +57,7 @@ class FittedTransforms:
     def digest(self) -> str:
         """Return the SHA-256 of all values, in whatever order they were fitted."""
         fields = self.json_fields()
-        if self.id_types:  # earlier versions did not tell unsigned integers from others
+        if self.id_types:  # earlier versions did not distinguish unsigned integers
             types = {name: t.replace("unsigned", "integer") for name, t in self.id_types.items()}
             fields["id_types"] = types
         text = json.dumps(fields, sort_keys=True)
@@ -77,7 +77,7 @@ class FittedTransforms:
         path = folder / FITTED_FILE
         try:
             with path.open("rb") as file:
-                text = file.read(_MAX_BYTES)  # what is larger is damaged, and cut it is no JSON
+                text = file.read(_MAX_BYTES)  # a larger file is damaged; cut, it is no JSON
             values = json.loads(text)
             names, digest = values.pop("vocabularies"), values.pop("sha256", None)
             vocabularies = {}
@@ -102,7 +102,7 @@ class FittedTransforms:
 
 
 def write_vocabularies(vocabularies: Mapping[str, np.ndarray], folder: Path) -> dict[str, str]:
-    """Write each vocabulary into a Parquet file; return the file of each, in the order of names."""
+    """Write each vocabulary to a Parquet file; return these files, in the order of names."""
     files = {
         name: f"vocabulary-{number}.parquet" for number, name in enumerate(sorted(vocabularies))
     }
@@ -113,7 +113,7 @@ def write_vocabularies(vocabularies: Mapping[str, np.ndarray], folder: Path) -> 
 
 
 def saved_digest(folder: Path) -> str | None:
-    """Return the digest that saved transforms have of themselves; None if there are none."""
+    """Return the digest recorded in saved transforms; None if there are none."""
     try:
         values = json.loads((folder / FITTED_FILE).read_text())
     except (OSError, ValueError):
@@ -122,7 +122,7 @@ def saved_digest(folder: Path) -> str | None:
 
 
 def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> None:
-    """Check that transforms fitted anew are those that a run's folder lacks.
+    """Check that transforms fitted anew equal those that are missing from a run's folder.
 
     Args:
         dataset: made without the folder's transforms.
@@ -130,7 +130,7 @@ def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> No
         recorded: the digest of the transforms that the run began with.
 
     Raises:
-        DataError: if they are others.
+        DataError: if they differ.
     """
     with tempfile.TemporaryDirectory() as fresh:
         dataset.save_fitted_transforms(Path(fresh))
@@ -155,18 +155,18 @@ def copy_fitted_transforms(source: Path, target: Path) -> None:
         shutil.copyfile(path, target / path.name)
     temporary = target / f".{FITTED_FILE}.{secrets.token_hex(8)}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
-    # This file comes last: its presence says that the copy is complete.
+    # This file is copied last: its presence shows that the copy is complete.
     temporary.rename(target / FITTED_FILE)
 
 
 def keep_schema(dataset: Mapping[str, Any], folder: Path) -> str | None:
     """Copy the schema file of a training's table to its run directory, unless it is there.
 
-    The file may be changed for the next training, and what this one has learnt is of the columns
-    as they were declared.
+    The file may be changed for the next training, while this one has learnt from the columns as
+    they were declared.
 
     Returns:
-        The digest of the copy, if it was made.
+        The digest of the copy, if one was made.
     """
     source = dataset.get("schema")
     if not isinstance(source, str) or not Path(source).is_file() or (folder / SCHEMA_FILE).exists():
@@ -184,12 +184,12 @@ def with_fitted_transforms(
 ) -> dict[str, Any]:
     """Return the dataset's configuration, set to use the transforms in a run's folder.
 
-    It stays as it is if the dataset has no such setting or the folder no transforms.
+    It is unchanged if the dataset has no such setting or the folder has no transforms.
 
     Args:
         dataset: its group of the configuration.
         folder: of the run.
-        recorded: the digest of the transforms that the run began with; None: it is not known.
+        recorded: the digest of the transforms that the run began with; None: unknown.
 
     Raises:
         DataError: if the folder has other transforms.

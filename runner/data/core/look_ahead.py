@@ -1,4 +1,4 @@
-"""Work that is begun ahead of its turn, and taken in order."""
+"""Starts work ahead of its turn, and takes the results in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def look_ahead(begun: Iterable[T], count: int) -> Iterator[T]:
-    """Yield items in their order, such as futures, of which at most `count` have been asked for."""
+    """Yield items in order, such as futures, while at most `count` have been started."""
     waiting: deque[T] = deque()
     for item in begun:
         waiting.append(item)

@@ -23,10 +23,10 @@ def path_setting(key: str, path: object) -> str:
 def fingerprint_path(path: Path) -> list[Any]:
     """Return a file's name, its size and a hash of its content; of a folder, those of its files.
 
-    Those in folders below it are named by their path from it, and hidden ones left out.
+    Files in subfolders are named by their relative path, and hidden ones are left out.
 
     Raises:
-        DataError: naming what is not there or cannot be read.
+        DataError: naming what is missing or cannot be read.
     """
     try:
         if path.is_dir():
@@ -43,13 +43,13 @@ def fingerprint_path(path: Path) -> list[Any]:
 def files_below(
     folder: str | os.PathLike[str], above: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Yield the files of a folder and of those below it, without hidden ones.
+    """Yield the files of a folder and its subfolders, without hidden ones.
 
-    Run directories and sweeps below it are left out: a command that is started in the folder of the
-    data writes them there, and none of their files are rows.
+    Run directories and sweeps in it are left out: a command that is started in the folder of the
+    data writes them there, and none of their files contain rows.
 
-    Links are followed, as by a glob. One that leads nowhere is yielded, too, since the rows behind
-    it would be missing without a word: whoever opens it says so.
+    Links are followed, as by a glob. A broken link is yielded, too, since its rows would otherwise
+    be missing silently: the error is raised when it is opened.
 
     Args:
         above: the real paths of the folders that led here; a link to one of them is left out.
@@ -72,7 +72,7 @@ def files_below(
 
 
 def is_run_directory(folder: str) -> bool:
-    """Tell whether a folder is that of a run."""
+    """Return whether a folder is a run directory."""
     return _has_files(folder, ("config.yaml", "meta.json"))
 
 
@@ -81,12 +81,12 @@ def _has_files(folder: str, names: Sequence[str]) -> bool:
 
 
 def is_file_or_broken_link(path: str) -> bool:
-    """Tell whether opening a path gives a file or an error; it is no folder, pipe or device."""
+    """Return whether a path is a file or a broken link, not a folder, pipe or device."""
     return os.path.isfile(path) or not os.path.exists(path)
 
 
 def hash_ends(file: IO[bytes], size: int) -> str:
-    """Return the SHA-256 of the two ends of a file that was just opened, on a server."""
+    """Return the SHA-256 of both ends of an open file on a server."""
     hasher = hashlib.sha256(file.read(EDGE_BYTES))
     file.seek(max(size - EDGE_BYTES, 0))
     hasher.update(file.read(EDGE_BYTES))
@@ -94,16 +94,16 @@ def hash_ends(file: IO[bytes], size: int) -> str:
 
 
 def check_path(path: str | None, *, example: str, files: Sequence[str], download_hint: str) -> Path:
-    """Return the path after checking that it leads to the data.
+    """Return the path after checking that the data exist.
 
     Args:
         path: as the user gave it; None or empty if it is not set.
         example: a path for the message if it is not set.
-        files: that the folder must hold; without any, the path must be that of a file.
+        files: that the folder must contain; without any, the path must be a file.
         download_hint: where to get the data.
 
     Raises:
-        DataError: with what is missing, the nearest thing that is there, and `download_hint`.
+        DataError: with what is missing, the nearest existing path, and `download_hint`.
     """
     if not path:
         raise DataError(
@@ -130,7 +130,7 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], download
 def nearest_path(path: Path) -> str:
     """Return a hint with the deepest folder of a path that exists, and the nearest name in it.
 
-    Of a link that leads nowhere the hint is where it leads.
+    For a broken link the hint is its target.
     """
     parent, name = path.parent, path.name
     while not parent.is_dir() and parent != parent.parent:

@@ -6,7 +6,7 @@ import numpy as np
 
 from runner.data.core.columns import NumericColumn
 
-PIECE = 16_384  # numbers: fewer than PyTorch divides among threads
+PIECE = 16_384  # numbers: too few for PyTorch to use several threads
 
 
 def as_float32(values: np.ndarray) -> np.ndarray:
@@ -33,22 +33,22 @@ def _log1p_in_place(values: np.ndarray) -> None:
 
     NumPy has vector instructions for it on CPUs with AVX-512 alone: elsewhere it takes 14 ns a
     number and PyTorch 1.7, which is also closer to the exact value (0.6 units in the last place).
-    Where PyTorch is not installed, as beside an ONNX file, NumPy's double precision is as close.
+    Where PyTorch is not installed, as for an ONNX file, NumPy's double precision is as close.
     """
     try:
-        import torch  # what prepares rows needs none of it
+        import torch  # the rest of this module works without it
     except ImportError:
         values[:] = np.log1p(values, dtype=np.float64)
         return
     tensor = torch.from_numpy(values)
-    for start in range(0, len(values), PIECE):  # more would start OpenMP's threads
+    for start in range(0, len(values), PIECE):  # longer pieces would start OpenMP's threads
         tensor[start : start + PIECE].log1p_()
 
 
 def splitmix64(values: np.ndarray, salt: int) -> np.ndarray:
     """Return splitmix64 (Steele et al. 2014) of [R] uint64, a bijection for every salt."""
     mixed = values + np.uint64((salt + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-    shifted = np.empty_like(mixed)  # for all three, since new memory costs as much as a step
+    shifted = np.empty_like(mixed)  # used three times: new memory costs as much as a step
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed ^= np.right_shift(mixed, np.uint64(bits), out=shifted)
         mixed *= np.uint64(factor)
