@@ -1,4 +1,4 @@
-"""Reads a user's files unchanged: their types, and their rows in chunks that know where they are."""
+"""Reads a user's files unchanged: their types, and rows in chunks that know their position."""
 
 from __future__ import annotations
 
