@@ -1,1 +1,1 @@
-"""Raw interactions of users with items: their histories, and the protocols that split them."""
+"""Raw interactions of users with items: histories, and the protocols that split them."""

@@ -1,4 +1,4 @@
-"""The rows of a partition of encoded events, which threads make one partition ahead."""
+"""Builds rows from partitions of encoded events; threads work one partition ahead."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from runner.data.prepare.shards import BLOCK_ROWS
 from runner.data.read.seen_items import ITEM, pool_name
 from runner.machine.cores import usable_cores
 
-OWN = ".event "  # begins the names of columns of a partition that are no features
+OWN = ".event "  # prefix of the columns of a partition that are not features
 MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
 class RowBuilder:
-    """Makes the rows of a partition.
+    """Builds the rows of a partition.
 
     Args:
         settings: of the table.
-        sources: sequence -> the column whose values it has.
+        sources: sequence -> the column with its values.
         left_out: columns that rows do not have.
-        splits: which rows.
-        with_seen: also return, before held-out rows and by `pool_name`, what their users have seen.
-        draws: of items for rows of label 0.
-        find_rows: which events of a split are rows, and the history of each.
+        splits: the splits to build.
+        with_seen: also return, before held-out rows and by `pool_name`, their users' seen items.
+        draws: of items for rows with label 0.
+        find_rows: finds the events of a split that become rows, and the history of each.
     """
 
     settings: Interactions
@@ -48,7 +48,7 @@ class RowBuilder:
     find_rows: Callable[[Events, int, Interactions], Rows] = make_rows
 
     def build(self, path: Path) -> list[tuple[str, pa.Table]]:
-        """Return split and rows, in blocks, of all users of a partition, whose file is removed."""
+        """Return split and rows, in blocks, of all users of a partition; its file is removed."""
         encoded = read_partition(path)
         own = [n for n in encoded.column_names if n.startswith(OWN)]
         columns = {n.removeprefix(OWN): encoded[n].to_numpy() for n in own}
@@ -94,13 +94,13 @@ class RowBuilder:
 
 
 def find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
-    """Return sequence -> the encoded column whose ids it has."""
+    """Return sequence -> the encoded column with its ids."""
     raw = raw_sources(settings)
     return {own: name if name in encoded else own for own, name in raw.items()}
 
 
 def raw_sources(settings: Interactions) -> dict[str, str]:
-    """Return sequence -> the raw column whose ids it has."""
+    """Return sequence -> the raw column with its ids."""
     return {HISTORY: settings.item} | {f"{HISTORY}_{name}": name for name in settings.sequences}
 
 

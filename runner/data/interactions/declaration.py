@@ -1,7 +1,7 @@
 """The key `interactions` of a schema, which declares a table of events: a user, an item, a time.
 
-The rows of such a table get histories. In the rest of the schema these are sequences like any
-others, so `expand_schema` writes out what the key stands for.
+Rows made from such a table get histories. To the rest of the schema these are ordinary sequences,
+so `expand_schema` adds the declarations that the key implies.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from runner.data.columns.times import TIME_FORMS
 from runner.errors import unknown_keys
 
 INTERACTIONS = "interactions"
-HISTORY = "history"  # the sequence of items; others are called history_NAME
-LABEL = "label"  # of a schema that declares no label
+HISTORY = "history"  # the sequence of items; other sequences are called history_NAME
+LABEL = "label"  # the label's name in a schema that declares none
 TIME_GAP = "time_gap"
 GAP_BUCKETS = 40  # powers of 2 of seconds: the last one begins at 17,000 years
 
@@ -32,41 +32,41 @@ class Interactions:
     user: str  # columns
     item: str
     time: str
-    time_unit: Annotated[str, Key(choices=TIME_FORMS)] = "seconds"  # what numbers of `time` mean
+    time_unit: Annotated[str, Key(choices=TIME_FORMS)] = "seconds"  # the form of numbers in `time`
     rating: str | None = None  # column of numbers, such as ratings, clicks or shares watched
-    positive: Annotated[float | None, Key()] = None  # a rating from which the user liked the item
-    # what becomes of events below `positive`: left out, or rows of label 0 that are in no history
+    positive: Annotated[float | None, Key()] = None  # the rating from which the user liked the item
+    # whether events below `positive` are dropped, or become rows with label 0, in no history
     below: Annotated[str, Key(choices=("drop", "negative"))] = "drop"
-    max_length: Annotated[int, Key(ge=1, lt=2**20)] = 50  # of a history, whose newest are kept
-    min_history: Annotated[int, Key(ge=0)] = 1  # events before a row, which is left out with fewer
+    max_length: Annotated[int, Key(ge=1, lt=2**20)] = 50  # of a history, which keeps the newest
+    min_history: Annotated[int, Key(ge=0)] = 1  # events before a row; a row with fewer is left out
     # every: a row for each event; windows: rows whose histories do not overlap, for models that
-    # learn at every place of a sequence; last: a row for the last event of each user or session
+    # learn at every position of a sequence; last: a row for the last event of each user or session
     train_on: Annotated[str, Key(choices=("every", "windows", "last"))] = "every"
-    # user, item -> the events that each of them has at least (the k-core)
+    # user, item -> the least number of events of each (the k-core)
     min_count: Annotated[Mapping[str, int], Key(ge=1)] = field(default_factory=dict)
-    session_gap_s: float | None = None  # a history begins anew after so long a pause
-    sequences: tuple[str, ...] = ()  # further columns of ids that histories have for each event
-    time_gap: bool = False  # whether they have the time from each event to the row
+    session_gap_s: float | None = None  # a pause after which a new history begins
+    sequences: tuple[str, ...] = ()  # further columns of ids that histories contain for each event
+    time_gap: bool = False  # whether histories have the time from each event to the row
     event: str | None = None  # column of the type of an event
-    predict: tuple[str, ...] = ()  # types that rows are made of; all types are in histories
+    predict: tuple[str, ...] = ()  # types of which rows are made; histories have all types
     makes_label: bool = True  # whether the schema declares no label of its own
-    # split -> rows of label 0 for each of label 1, with items that the user has never touched.
-    # Not in the repr, which older runs have signed: `content_fields` adds it.
+    # split -> rows with label 0 for each with label 1, with items that the user has never touched.
+    # Not in the repr, which is part of signatures of older runs: `content_fields` adds it.
     negatives: Annotated[Mapping[str, int], Key(ge=0)] = field(default_factory=dict, repr=False)
 
     def content_fields(self) -> dict[str, Any]:
-        """Return what the rows depend on."""
+        """Return everything on which the rows depend."""
         negatives = {split: number for split, number in self.negatives.items() if number}
         return {"interactions": repr(self), **({"drawn": negatives} if negatives else {})}
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of the files that it needs beside features."""
+        """The columns of the files that it needs besides features."""
         return tuple(c for c in (self.time, self.rating, self.event) if c)
 
     @property
     def sequence_names(self) -> tuple[str, ...]:
-        """The sequences that histories become."""
+        """The names of the sequences made from histories."""
         more = (*self.sequences, *((TIME_GAP,) if self.time_gap else ()))
         return (HISTORY, *(f"{HISTORY}_{name}" for name in more))
 
@@ -80,12 +80,12 @@ _KNOWN = tuple("events" if name == "event" else name for name in (*_KEYS, "sessi
 def parse_interactions(
     schema: Mapping[str, Any], where: str, problems: list[str]
 ) -> Interactions | None:
-    """Parse the key of a schema; None if it is not there, or is wrong.
+    """Parse the key of a schema; None if it is missing or wrong.
 
     Args:
         schema: the content of the schema file.
         where: the file's name, for messages.
-        problems: gets a message for every key that is wrong.
+        problems: receives a message for every key that is wrong.
     """
     given, where = schema.get(INTERACTIONS), f"{where}.{INTERACTIONS}"
     if given is None:
@@ -116,13 +116,13 @@ def parse_interactions(
 def expand_schema(
     schema: Mapping[str, Any], interactions: Interactions, where: str, problems: list[str]
 ) -> dict[str, Any]:
-    """Return the schema of the rows that will be made: with ids, histories, a label and a group.
+    """Return the schema of the resulting rows: with ids, histories, a label and a group.
 
-    The user and the item have a vocabulary unless `categorical` declares them, and so has each of
-    `sequences`, which otherwise reads the table of the feature of its name.
+    The user and the item have vocabularies unless `categorical` declares them, and so does each of
+    `sequences` that is not a feature; otherwise it shares the table of the feature of its name.
 
     Args:
-        problems: gets a message for a sequence that cannot be made.
+        problems: receives a message for a sequence that cannot be made.
     """
     declared = _as_mapping(schema.get("categorical"))
     ids = {
@@ -160,7 +160,7 @@ def expand_schema(
 
 
 def with_histories(schema: pa.Schema, interactions: Interactions) -> pa.Schema:
-    """Add the histories that are made of the events of files, and are columns of no file."""
+    """Add the histories made from events, which are not columns of the files."""
     types = [schema.field(n).type for n in (interactions.item, *interactions.sequences)]
     types += [pa.int64()] * interactions.time_gap
     named = zip(interactions.sequence_names, types, strict=True)
@@ -169,7 +169,7 @@ def with_histories(schema: pa.Schema, interactions: Interactions) -> pa.Schema:
 
 
 def _as_mapping(declared: Any) -> dict[str, Any]:
-    """A role is written as a mapping or as a list; what is neither is refused elsewhere."""
+    """Return a role as a mapping if it is a mapping or a list; others are refused elsewhere."""
     if isinstance(declared, Mapping):
         return dict(declared)
     return dict.fromkeys(declared) if isinstance(declared, list | tuple) else {}
@@ -247,7 +247,7 @@ def _contradictions(given: Interactions, where: str) -> Iterator[str]:
 
 
 def _wrong_negatives(given: Interactions, schema: Mapping[str, Any], where: str) -> Iterator[str]:
-    """Yield why rows of label 0 cannot be made: their item's own features would be another's."""
+    """Yield why rows with label 0 cannot be made: other features would be of another item."""
     if not any(given.negatives.values()):
         return
     if not given.makes_label:

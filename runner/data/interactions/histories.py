@@ -1,4 +1,4 @@
-"""Histories: for each row the events of its user before its time, as slices of sorted events.
+"""Histories: for each row the user's events before its time, as slices of sorted events.
 
 Shape legend: E events of a partition in the order of users and their times, R rows, V values.
 """
@@ -17,7 +17,7 @@ from runner.data.prepare.recipe import SPLITS
 
 @dataclass(frozen=True)
 class Events:
-    """The events of some users, sorted by user, time and place in the files."""
+    """The events of some users, sorted by user, time and position in the files."""
 
     users_E: np.ndarray  # int64
     times_E: np.ndarray  # float64, seconds
@@ -30,7 +30,7 @@ class Events:
 class Rows:
     """Rows of one split: row r is event `row_R[r]`; its history is `pool[start_R[r] : stop_R[r]]`.
 
-    `pool` has the indices of the events that rows of this split may see.
+    `pool` contains the indices of the events that rows of this split may see.
     """
 
     row_R: np.ndarray
@@ -53,8 +53,8 @@ class Rows:
 def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
     """Find the rows of a split, and the history of each.
 
-    A history has events strictly before the row's time, so never the row itself nor one at the same
-    time, of the row's split and those before it, so that a train row never sees what is held out.
+    A history has only events strictly before the row's time, neither the row itself nor one at the
+    same time, of the row's split and earlier ones, so that a train row never sees held-out events.
 
     Args:
         split: an index of SPLITS.
@@ -77,7 +77,7 @@ def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
 def latest_rows(events: Events, split: int, settings: Interactions) -> Rows:
     """Return a row for each user at their last event, whose history ends with that event.
 
-    Users without an event that may be in a history have no row.
+    Users without an event allowed in histories have no row.
     """
     is_last_E = np.ones(len(events.users_E), bool)
     is_last_E[:-1] = events.users_E[1:] != events.users_E[:-1]
@@ -92,7 +92,7 @@ def latest_rows(events: Events, split: int, settings: Interactions) -> Rows:
 
 
 def count_before(mask_E: np.ndarray) -> np.ndarray:
-    """Return how many events of a mask lie before each event, and before the end: [E + 1] int64."""
+    """Return how many events of a mask precede each event, and the end: [E + 1] int64."""
     counts_E1 = np.zeros(len(mask_E) + 1, np.int64)
     np.cumsum(mask_E, out=counts_E1[1:])
     return counts_E1
@@ -101,12 +101,12 @@ def count_before(mask_E: np.ndarray) -> np.ndarray:
 def history_columns(
     rows: Rows, times_E: np.ndarray, sources: Mapping[str, pa.Array], gap_name: str | None
 ) -> dict[str, pa.Array]:
-    """Return the list columns of some rows.
+    """Return the list columns of rows.
 
     Args:
         times_E: seconds.
         sources: name of a sequence -> the values of all events, [E].
-        gap_name: of the sequence of times from each event to its row, in buckets; None: without.
+        gap_name: of the sequence of times from each event to its row, in buckets; None: none.
     """
     events_V, offsets_R1 = rows.flat_history()
     offsets, places = pa.array(offsets_R1), pa.array(events_V)
@@ -121,7 +121,7 @@ def history_columns(
 
 
 def bucket_gaps(gaps_V: np.ndarray) -> np.ndarray:
-    """Return the whole part of log2(1 + seconds), below GAP_BUCKETS: [V] int32."""
+    """Return the integer part of log2(1 + seconds), below GAP_BUCKETS: [V] int32."""
     return np.asarray(np.minimum(np.log2(1 + gaps_V), GAP_BUCKETS - 1).astype(np.int32))
 
 
@@ -142,7 +142,7 @@ def first_at_same_time(events: Events, begin_E: np.ndarray) -> np.ndarray:
 
 
 def _latest_mark(marks_E: np.ndarray) -> np.ndarray:
-    """Return for each event the index of the last mark up to it: [E]; the first one is marked."""
+    """Return for each event the index of the last mark up to it: [E]; the first event is marked."""
     return np.asarray(np.maximum.accumulate(np.where(marks_E, np.arange(len(marks_E)), 0)))
 
 

@@ -1,6 +1,6 @@
-"""Rows of label 0: a row of label 1 again, with an item that its user has never touched.
+"""Rows with label 0: copies of a row with label 1, with an item that its user has never touched.
 
-Draws depend on the seed, the user and the row, so not on how events lie in files and partitions.
+Draws depend on the seed, the user and the row, so not on the order of files and partitions.
 
 Shape legend: E events of a partition in the order of users and their times, R rows, D rows of
 label 0, I items.
@@ -18,17 +18,17 @@ import pyarrow.compute as pc
 from runner.data.core.transforms import splitmix64
 
 _SALT = 0x4E6  # keeps these draws apart from others of the same seed
-MAX_DRAWS = 100  # of a row, before what is new to its user is listed
+MAX_DRAWS = 100  # of a row, before the items new to its user are enumerated
 
 
 class Catalogue:
-    """Collects the items of all events that are kept: 8 bytes an item, and its value."""
+    """Collects the items of all kept events: 8 bytes per item, and its value."""
 
     def __init__(self) -> None:
         self._known: pa.Table | None = None
 
     def add(self, keys_R: np.ndarray, values_R: pa.ChunkedArray) -> None:
-        """Add items. Args: keys_R: [R] int64. values_R: what the column of items has for each."""
+        """Add items. Args: keys_R: [R] int64. values_R: the item column's value of each."""
         keys, first = np.unique(keys_R, return_index=True)
         new = pa.table({"key": keys, "value": values_R.take(pa.array(first))})
         if self._known is not None:
@@ -37,7 +37,7 @@ class Catalogue:
         self._known = new.combine_chunks()
 
     def draws(self, counts: Mapping[str, int], seed: int) -> DrawnItems:
-        """Return the draws. Args: counts: split -> rows of label 0 for a row of label 1."""
+        """Return the sampler. Args: counts: split -> rows with label 0 for each with label 1."""
         assert self._known is not None  # `scan_events` refuses tables without an event
         known = self._known.sort_by("key")
         return DrawnItems(counts, seed, known["key"].to_numpy(), known["value"].combine_chunks())
@@ -45,12 +45,12 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class TouchedItems:
-    """What the users of a partition have touched, in whatever split.
+    """The items that the users of a partition have touched, in any split.
 
     Args:
         user_E: the number of the user of each event, sorted.
-        place_E: how many events of the user come before it.
-        pairs: user_E * I + the place of the item in the catalogue, sorted, each once.
+        place_E: how many events of the user precede it.
+        pairs: user_E * I + the index of the item in the catalogue, sorted, each once.
     """
 
     user_E: np.ndarray
@@ -60,13 +60,13 @@ class TouchedItems:
 
 @dataclass(frozen=True)
 class DrawnItems:
-    """Uniform draws of items.
+    """Uniform samples of items.
 
     Args:
-        counts: split -> rows of label 0 for each row of label 1.
+        counts: split -> rows with label 0 for each row with label 1.
         seed: of the draws.
         keys_I: the items, sorted.
-        values_I: what the column of items has for each of them.
+        values_I: the item column's value of each of them.
     """
 
     counts: Mapping[str, int]
@@ -75,7 +75,7 @@ class DrawnItems:
     values_I: pa.Array
 
     def touched(self, users_E: np.ndarray, items_E: np.ndarray) -> TouchedItems:
-        """Return what users have touched. Args: users_E, items_E: [E] int64, of sorted events."""
+        """Return the items of users. Args: users_E, items_E: [E] int64, of sorted events."""
         starts_E = np.r_[True, users_E[1:] != users_E[:-1]]
         user_E = np.cumsum(starts_E) - 1
         place_E = np.arange(len(users_E)) - np.flatnonzero(starts_E)[user_E]
@@ -91,7 +91,7 @@ class DrawnItems:
         users_R: np.ndarray,
         touched: TouchedItems,
     ) -> pa.Table:
-        """Return the rows with those of label 0, each behind the row that it repeats.
+        """Return the rows with those of label 0, each after the row that it copies.
 
         A row whose user has touched every item gets none.
 
@@ -99,7 +99,7 @@ class DrawnItems:
             rows: [R], of `split`.
             columns: of the item, and of the label.
             split: of the rows.
-            row_R: the events that the rows are.
+            row_R: the events of the rows.
             users_R: [R] int64, their users.
             touched: of the partition.
         """
@@ -121,7 +121,7 @@ class DrawnItems:
         return pa.concat_tables([rows, new]).take(pa.array(order))
 
     def _draw(self, seed_D: np.ndarray, user_D: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-        """Return the place of an item in the catalogue, -1 where no new one was found: [D]."""
+        """Return the index of an item in the catalogue, -1 if no new one was found: [D]."""
         num_items = len(self.keys_I)
         item_D = np.full(len(seed_D), -1)
         open_D = np.arange(len(seed_D))

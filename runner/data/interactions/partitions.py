@@ -1,4 +1,4 @@
-"""Rows on disk in partitions by user, so that all rows of a user are in memory together."""
+"""Stores rows on disk in partitions by user, so that all rows of a user are in memory together."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pyarrow as pa
 from runner.data.core.transforms import splitmix64
 
 PARTITION_ROWS = 1 << 18
-MAX_PARTITIONS = 256  # which are open at once
-_SALT = 17  # of the hash, so that hashed ids of users are spread anew
+MAX_PARTITIONS = 256  # that are open at once
+_SALT = 17  # of the hash, so that already hashed ids of users spread evenly
 
 
 class PartitionWriter:
-    """Writes tables of rows to partitions, in each of which rows keep their order."""
+    """Writes tables of rows to partitions, each of which preserves their order."""
 
     def __init__(self, folder: Path, name: str, *, num_rows: int) -> None:
-        """Args: num_rows: an estimate of all rows, which the number of partitions depends on."""
+        """Args: num_rows: an estimate of all rows, which determines the number of partitions."""
         count = min(MAX_PARTITIONS, -(-max(num_rows, 1) // PARTITION_ROWS))
         self._paths = [folder / f"{name}-{number}.partition" for number in range(count)]
         self._open: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
@@ -41,7 +41,7 @@ class PartitionWriter:
                 self._write(number, table.slice(start, stop - start))
 
     def close(self) -> list[Path]:
-        """Return the files of the partitions that have rows."""
+        """Return the files of the partitions with rows."""
         self._files.close()
         return [self._paths[number] for number in sorted(self._open)]
 

@@ -20,13 +20,13 @@ _TRAIN, _VALIDATION, _TEST = range(3)
 def leave_out_last(users_E: np.ndarray, target_E: np.ndarray, count: int) -> np.ndarray:
     """Split the events of each user: the last ones are for testing, those before for validation.
 
-    An event that is no target belongs to the split of the target after it, so that nothing that
-    comes after a held-out target is trained on. Users with too few targets are for training.
+    An event that is not a target belongs to the split of the next target, so that no event after a
+    held-out target is trained on. Users with too few targets are for training.
 
     Args:
         users_E: [E], sorted.
-        target_E: [E] bool, which events rows are made of.
-        count: of the targets of a user in each of the two splits.
+        target_E: [E] bool, the events of which rows are made.
+        count: targets of a user in each of the two splits.
 
     Returns:
         [E] int8, indices of SPLITS.
@@ -36,7 +36,7 @@ def leave_out_last(users_E: np.ndarray, target_E: np.ndarray, count: int) -> np.
     first_U = np.flatnonzero(np.r_[True, users_E[1:] != users_E[:-1]])
     total_U = np.add.reduceat(target_E.astype(np.int64), first_U)
     length_U = np.diff(np.r_[first_U, len(users_E)])
-    seen_E = np.cumsum(target_E)  # targets up to and with an event, over all users
+    seen_E = np.cumsum(target_E)  # targets up to and including an event, over all users
     before_U = np.r_[0, np.cumsum(total_U)[:-1]]
     after_E = np.repeat(before_U + total_U, length_U) - seen_E  # targets of the user that follow
     split_E = np.where(after_E < count, _TEST, np.where(after_E < 2 * count, _VALIDATION, _TRAIN))
@@ -60,7 +60,7 @@ def assign_protocol(
         split: of the schema or the dataset.
         seed: of a split at random.
         users_E, target_E: as for `leave_out_last`.
-        given_E: [E] int8, what other splits and files of their own say of each event.
+        given_E: [E] int8, the split of each event by separate files and other split settings.
     """
     if split.kind == "leave_out":
         own_E = leave_out_last(users_E, target_E, int(split.of["test"]))
@@ -74,19 +74,19 @@ def assign_protocol(
 def find_core(
     users: Sequence[np.ndarray], items: Sequence[np.ndarray], least_user: int, least_item: int
 ) -> list[np.ndarray]:
-    """Find the events that are left when users and items with too few events are taken away.
+    """Find the events that remain when users and items with too few events are removed.
 
-    They are taken away until all that are left have enough, which is the k-core of the graph.
+    They are removed until all remaining ones have enough, which is the k-core of the graph.
 
     Args:
         users: for each partition, the users of its events as numbers from 0, [E]; no user is in
             two partitions.
         items: for each partition, the items of its events as numbers from 0, [E].
-        least_user: events that a user must have.
-        least_item: events that an item must have.
+        least_user: number of events that a user must have.
+        least_item: number of events that an item must have.
 
     Returns:
-        For each partition [E] bool, the events that are left.
+        For each partition [E] bool, the events that remain.
     """
     kept = [np.ones(len(part), bool) for part in users]
     num_items = max((int(part.max()) + 1 for part in items if len(part)), default=0)

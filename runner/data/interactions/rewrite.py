@@ -1,8 +1,8 @@
 """Rewrites a table of events into the cache as rows with histories.
 
 Three passes over the files: one decides which events are kept and splits them, one fits the
-transforms, and one encodes each event once. Histories then gather what is encoded, partition by
-partition.
+transforms, and one encodes each event once. Histories are then gathered from encoded events,
+partition by partition.
 
 Shape legend: R rows of a chunk, E events of a partition.
 """
@@ -59,9 +59,9 @@ from runner.errors import DataError
 
 
 def event_declaration(declared: Declared) -> Declared:
-    """Return what of a schema is read from the events; histories and the made label are not.
+    """Return the columns of a schema that events contain: no histories, and no made label.
 
-    A sequence that has a table of its own is read as ids of the sequence's name.
+    A sequence with a separate table is read as ids of the sequence's name.
     """
     settings = declared.interactions
     assert settings is not None
@@ -140,13 +140,13 @@ def iterate_raw_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a split with their raw columns, and histories of raw ids.
 
-    They are the rows that `rewrite_events` writes, in their order.
+    They are the rows that `rewrite_events` writes, in the same order.
 
     Args:
         table: of events.
         fitted: its transforms.
-        split: which rows.
-        folder: an empty folder for files that are removed again.
+        split: of the rows.
+        folder: an empty folder for temporary files.
 
     Raises:
         DataError: as `rewrite_events` does.
@@ -171,7 +171,7 @@ def _fit(
     split_N: np.ndarray,
     advance: Callable[[int], None],
 ) -> FittedTransforms:
-    """Fit the transforms to the train split; every item that is kept has a row of its own."""
+    """Fit the transforms to the train split; the vocabulary has every kept item."""
     fitter = TransformFitter(
         declared,
         split_seed=table.split_seed,
@@ -199,10 +199,10 @@ def _encode(
     *,
     raw: bool = False,
 ) -> tuple[list[Path], DrawnItems | None]:
-    """Encode every event that is kept, and write it to the partition of its user.
+    """Encode every kept event, and write it to the partition of its user.
 
     Returns:
-        The partitions, and the draws of items for rows of label 0, if there are any.
+        The partitions, and the sampler of items for rows with label 0, if any.
 
     Args:
         raw: write the raw columns of the features instead of the encoded ones.
@@ -234,7 +234,7 @@ def _encode(
         writer.write(encoded.take(pa.array(rows)), events.users_R[rows])
         advance(chunk.num_rows)
         schema = schema or chunk.table.schema
-    if schema is not None and not table.learnt and not raw:  # a prediction may have no such file
+    if schema is not None and not table.learnt and not raw:  # a prediction may lack such a file
         fitted.id_types = id_types(table.declared, with_histories(schema, settings))
     draws = catalogue.draws(settings.negatives, table.split_seed) if catalogue else None
     return writer.close(), draws

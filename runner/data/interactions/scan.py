@@ -1,4 +1,4 @@
-"""The first pass over a table of events: which are kept, and the split that each belongs to.
+"""The first pass over a table of events: which ones are kept, and the split of each.
 
 Shape legend: R rows of a chunk, E events of a partition, N rows of all files.
 """
@@ -27,23 +27,23 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.tabular.parts import RewritableTable, check_num_rows, iterate_split_chunks
 from runner.errors import DataError
 
-LEFT_OUT = -1  # in place of the split of a row
+LEFT_OUT = -1  # instead of the split of a row
 
 
 @dataclass(frozen=True)
 class RawEvents:
-    """The events of a chunk as they were read."""
+    """The events of a chunk before encoding."""
 
     users_R: np.ndarray  # int64
     items_R: np.ndarray  # int64
     times_R: np.ndarray  # float64, seconds
-    positive_R: np.ndarray  # bool
-    target_R: np.ndarray  # bool: of a type that rows are made of
+    positive_R: np.ndarray  # bool, allowed in histories
+    target_R: np.ndarray  # bool: of a type of which rows are made
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Return those that an event's history depends on.
+        """Return the columns on which the history of an event depends.
 
-        Flags are a byte each, so that they are read back from a file without a copy.
+        Flags take a byte each, so that they are read from a file without a copy.
         """
         flags = {"positive": self.positive_R, "target": self.target_R}
         return {"time": self.times_R, **{n: flag_R.astype(np.int8) for n, flag_R in flags.items()}}
@@ -52,7 +52,7 @@ class RawEvents:
 def read_events(
     chunk: RowChunk, declared: Declared, settings: Interactions, validator: RowValidator
 ) -> RawEvents:
-    """Read who did what and when in the rows of a chunk.
+    """Read user, item and time of the rows of a chunk.
 
     Raises:
         DataError: for a row without a user, an item, a time or a rating, unless bad rows are
@@ -92,11 +92,11 @@ def scan_events(
 ) -> np.ndarray:
     """Return the split of every row of all files, an index of SPLITS or LEFT_OUT: [N] int8.
 
-    In memory are a byte for each row, with `min_count` eight more, and one partition.
+    Memory holds one byte per row, with `min_count` eight more, and one partition.
 
     Args:
         declared: the columns of events.
-        folder: for files that are removed again.
+        folder: for temporary files.
         split_starts: as `iterate_split_chunks` takes them.
         bad: counts the rows that cannot be used.
 
@@ -143,7 +143,7 @@ def scan_events(
 
 
 def explain_left_out(settings: Interactions) -> str:
-    """Return, for a message, what leaves events out."""
+    """Return, for a message, the settings by which events are left out."""
     parts = [f"min_count {settings.min_count}"] if settings.min_count else []
     if settings.rating is not None:
         parts.append(f"{settings.rating} from {settings.positive:g}")
@@ -161,7 +161,7 @@ def _write(
     usable_R: np.ndarray,
     first_row: int,
 ) -> None:
-    """Write the usable events of a chunk; rows that no split has are left out."""
+    """Write the usable events of a chunk; rows of no split are left out."""
     split_R = np.full(len(usable_R), LEFT_OUT, np.int8)
     for name, mask_R in masks.items():
         split_R[mask_R[: len(usable_R)]] = SPLITS.index(name)
@@ -181,7 +181,7 @@ def _write(
 
 
 def _find_kept(paths: list[Path], items: ValueCounter, settings: Interactions) -> list[np.ndarray]:
-    """Return for each partition which events have users and items with enough others."""
+    """Return for each partition which events have a user and an item with enough events."""
     least = dict(settings.min_count)
     if not least:
         return [np.ones(len(next(read_arrays(path, ["split"]))), bool) for path in paths]
@@ -197,14 +197,14 @@ def _find_kept(paths: list[Path], items: ValueCounter, settings: Interactions) -
 def iterate_kept_chunks(
     table: RewritableTable, columns: list[str], split_N: np.ndarray, bad: BadRows | None = None
 ) -> Iterator[tuple[RowChunk, np.ndarray]]:
-    """Yield all chunks that could be read, and the split of each of their rows: [R] int8.
+    """Yield all readable chunks, and the split of each of their rows: [R] int8.
 
     Args:
         split_N: as `scan_events` returns it.
-        bad: counts the kept events of all other chunks; None: another pass does.
+        bad: counts the kept events in all other chunks; None: another pass counts them.
 
     Raises:
-        DataError: for too many bad rows, and for other rows than `scan_events` has seen.
+        DataError: for too many bad rows, and if the rows differ from those of `scan_events`.
     """
     first = 0
     files = [file for own in table.files.values() for file in own]

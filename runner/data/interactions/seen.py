@@ -1,7 +1,7 @@
-"""The items that users have seen, which full rankings of held-out rows leave out if asked to.
+"""The items that users have seen, which full rankings of held-out rows exclude if so configured.
 
-A row's history is cut to a maximum length and begins anew with a session; what its user has seen is
-not. It is a slice of a pool on disk, in which the items of a user lie together.
+A row's history is cut to a maximum length and begins anew with a session; the items its user has
+seen are not. They are a slice of a pool on disk, in which the items of a user are contiguous.
 
 Shape legend: E events of a partition in the order of users and their times, R rows.
 """
@@ -28,12 +28,12 @@ from runner.data.read.seen_items import START, STOP, pool_name
 
 @dataclass(frozen=True)
 class Seen:
-    """What the users of rows have seen.
+    """The items that the users of rows have seen.
 
     Args:
         pool: indices of events.
-        start_R: where in it the slice of each row starts.
-        stop_R: where it stops.
+        start_R: where the slice of each row starts in it.
+        stop_R: where it ends.
     """
 
     pool: np.ndarray
@@ -41,7 +41,7 @@ class Seen:
     stop_R: np.ndarray
 
     def append_slices(self, rows: pa.Table, first: int) -> pa.Table:
-        """Return a table of the rows from `first` on with their slices."""
+        """Return a table of the rows from `first` on, with their slices."""
         part = slice(first, first + rows.num_rows)
         for name, values_R in ((START, self.start_R[part]), (STOP, self.stop_R[part])):
             rows = rows.append_column(name, pa.array(values_R, pa.int64()))
@@ -49,10 +49,10 @@ class Seen:
 
 
 def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
-    """Find what the users of held-out rows have seen.
+    """Find the items that the users of held-out rows have seen.
 
-    It is a user's positive events of all earlier splits, whatever their time, since the model may
-    have learnt from them, and those of the rows' own split strictly before a row's time.
+    They are the user's positive events of all earlier splits, whatever their time, since the model
+    may have learnt from them, and from those of the rows' split strictly before a row's time.
 
     Args:
         events: of a partition.
@@ -61,7 +61,7 @@ def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
     """
     first_E = first_of_runs(events, None)
     first_R = first_E[row_R]
-    of_rows_E = events.positive_E & np.isin(first_E, first_R)  # of users who have a row
+    of_rows_E = events.positive_E & np.isin(first_E, first_R)  # of users with a row
     own_E, earlier_E = of_rows_E & (events.split_E == split), of_rows_E & (events.split_E < split)
     pool = np.flatnonzero(own_E | earlier_E)
     # of each user, events of earlier splits come first, then those of the split by their times
@@ -76,7 +76,7 @@ def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
 
 
 class SeenWriter:
-    """Writes the pools of all partitions behind each other, for each held-out split."""
+    """Writes the pools of all partitions one after another, for each held-out split."""
 
     def __init__(self, folder: Path, splits: Iterable[str]) -> None:
         names = [pool_name(split) for split in splits]
@@ -85,7 +85,7 @@ class SeenWriter:
         self._stop = dict.fromkeys(names, 0)
 
     def take_pools(self, blocks: Iterable[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
-        """Write the pools of a partition and yield its rows, with slices of the whole.
+        """Write the pools of a partition and yield its rows, with slices of the joint pool.
 
         Args:
             blocks: split and rows, or, before the rows of a split, `pool_name` and its pool.
