@@ -1,1 +1,1 @@
-"""From a source to prepared files: recipes, fingerprints and writers."""
+"""From sources to prepared files: recipes, fingerprints and writers."""

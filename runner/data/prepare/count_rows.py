@@ -18,13 +18,13 @@ from runner.data.tabular.table_recipe import TableRecipe
 
 
 def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
-    """Return the rows of the train split; the files are prepared if the cache lacks them.
+    """Return the number of rows of the train split; files missing from the cache are prepared.
 
     Args:
         dataset: the resolved node of the configuration.
 
     Returns:
-        The number; None for a stream and for a dataset of a user's own, which do not tell it
+        The number; None for a stream and for a user-defined dataset, whose size is unknown
         before they are opened.
 
     Raises:
@@ -40,11 +40,11 @@ def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
 
 
 def prepare_files(recipe: Any, engine: Engine | None = None) -> tuple[Path, dict[str, list[Path]]]:
-    """Prepare data, or find it in the cache; return the folder, and the files that are read.
+    """Prepare data, or find it in the cache; return the folder and the contents of the cache entry.
 
     Args:
         recipe: of files, see `runner.data.prepare.recipe`.
-        engine: what works on the parts of a table or of Criteo; None: this process.
+        engine: runs the tasks for the parts of a table or of Criteo; None: this process.
     """
     if isinstance(recipe, TableRecipe):
         folder, prepared = prepare_table(recipe, engine)

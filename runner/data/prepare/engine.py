@@ -1,6 +1,6 @@
-"""Where the parts of a preparation are worked on: in this process, in several, on a Ray cluster.
+"""Runs the parts of a preparation: in this process, in several, or on a Ray cluster.
 
-Each part is a task that reads and writes files by their names, so that nothing but names travels.
+Each part is a task that reads and writes files by name, so that only names are transferred.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from runner.data.prepare.progress import Advance
 from runner.errors import DataError, UserError
 
 BASE_BYTES = 160_000_000  # of a process that has imported NumPy and Arrow
-LEAST_BYTES = 90_000_000  # for the rows of a task, beside that
+LEAST_BYTES = 90_000_000  # for the rows of a task, besides that
 DEFAULT_TASK_BYTES = 10**9
 
 Work = Callable[[Any, Advance], Any]
 
 
 class Engine(Protocol):
-    """Works on tasks, and returns their results in their order."""
+    """Runs tasks, and returns their results in order."""
 
     num_workers: int
-    is_bounded: bool  # whether its memory was given
-    task_bytes: int  # of memory that a task may use, about
+    is_bounded: bool  # whether a memory limit was set
+    task_bytes: int  # of memory that a task may use, approximately
 
     def map(
         self, work: Work, tasks: Iterable[Any], advance: Advance, *, at_once: int | None = None
     ) -> Iterator[Any]:
-        """Yield what `work(task, advance)` returns, for one task after another.
+        """Yield the result of `work(task, advance)` for one task after another.
 
         Args:
             work: a function of a module.
             tasks: their arguments; in this process the next one is asked for when the result of
                 the one before has been taken.
-            advance: is called with the units that are done.
-            at_once: tasks that may be worked on together, if fewer than there are workers.
+            advance: is called with the number of finished units.
+            at_once: maximum number of concurrent tasks, if fewer than there are workers.
         """
 
 
 class InProcess:
-    """Works on one task after another in this process."""
+    """Runs one task after another in this process."""
 
     num_workers = 1
 
@@ -62,7 +62,7 @@ class InProcess:
 
 
 class Processes:
-    """Works on tasks in processes of this machine; to be closed, which ends them."""
+    """Runs tasks in processes of this machine, which `close` ends."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Processes:
                 "is kept: the same command goes on from there, with fewer --workers if need be"
             ) from None
         except UserError:
-            self.close()  # before the parts are removed, in which processes may be writing
+            self.close()  # before the parts are removed, to which processes may be writing
             raise
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes immediately."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for child in multiprocessing.active_children():
             child.terminate()
@@ -106,7 +106,7 @@ class Processes:
 
 
 class RayTasks:
-    """Works on tasks on a Ray cluster that has been joined, whose nodes share the files."""
+    """Runs tasks on a connected Ray cluster, whose nodes share the files."""
 
     def __init__(self, num_workers: int, memory_bytes: int | None = None) -> None:
         self.num_workers, self.is_bounded = num_workers, memory_bytes is not None
@@ -131,7 +131,7 @@ class RayTasks:
 
 
 def count_units(work: Work, task: Any) -> tuple[Any, int]:
-    """Return the result of a task and the units of progress that it reported. In a worker."""
+    """Return the result of a task and its reported units of progress. Runs in a worker."""
     units = 0
 
     def advance(count: int) -> None:
@@ -142,10 +142,10 @@ def count_units(work: Work, task: Any) -> tuple[Any, int]:
 
 
 def bytes_of_task(memory_bytes: int | None, num_workers: int) -> int:
-    """Return the memory that is left for the rows of each of several tasks at once.
+    """Return the memory that remains for the rows of each of several concurrent tasks.
 
     Raises:
-        UserError: if it is too little to begin with.
+        UserError: if it is too little to start.
     """
     if memory_bytes is None:
         return DEFAULT_TASK_BYTES

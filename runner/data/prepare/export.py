@@ -23,7 +23,7 @@ SCHEMA_FILE = "schema.yaml"
 def export_dataset(recipe: Recipe, folder: Path) -> None:
     """Write all splits, and `schema.yaml` for `dataset=parquet dataset.schema=FOLDER/schema.yaml`.
 
-    The files are written aside and renamed, so that a folder is whole, whoever else writes it.
+    The files are written to a temporary folder and renamed, so a folder is never incomplete.
 
     Raises:
         ConfigError: if the folder holds anything but these files.
@@ -36,7 +36,7 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
     if _is_written(folder, text):
         return
-    aside = folder.with_name(f".{folder.name}.tmp")  # the next command finds what a kill has left
+    aside = folder.with_name(f".{folder.name}.tmp")  # the next command removes it after a kill
     try:
         aside.mkdir(parents=True, exist_ok=True)
         with locked(aside / "lock", f"files of {folder}"):
@@ -65,10 +65,10 @@ def _write(folder: Path, source: Path, splits: Mapping[str, Sequence[str]], sche
 
 
 def _is_written(folder: Path, schema: str) -> bool:
-    """Tell whether a folder holds the files already.
+    """Return whether a folder already contains the files.
 
     Raises:
-        ConfigError: if it holds others.
+        ConfigError: if it contains other files.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False

@@ -17,30 +17,30 @@ from runner.errors import ConfigError, nearest_hint
 from runner.parts import is_marked
 
 OWN_PACKAGE = "runner."
-# Settings that every dataset option has, and that are not passed to its recipe
+# Settings that every dataset option has, and that its recipe does not take
 SHARED_SETTINGS = ("window_rows", "prefetch", "workers", "rest", "write_to")
 
 
 def fingerprint(dataset: Mapping[str, Any]) -> str:
     """Return 16 hex digits that identify a dataset's content, settings and order of examples.
 
-    Sources count by their content, never by time or place. Whatever changes no batch, such as
-    prefetch or the spelling of a path, does not change the fingerprint.
+    Sources are identified by content, never by path or time. Settings that change no batch, such as
+    prefetch or the spelling of a path, do not affect the fingerprint.
 
     Args:
         dataset: the resolved node of the configuration.
 
     Raises:
-        DataError: for a path that is not there, saying where to get the data.
+        DataError: for a missing path, with the source of the data.
         ConfigError: for a wrong setting.
     """
     recipe = build_recipe(dataset)
-    if recipe is None:  # a class from elsewhere: its settings, and the content of its path
+    if recipe is None:  # a class outside the package: its settings, and the content of its path
         content = fingerprint_path(Path(dataset["path"])) if dataset.get("path") else None
         rest = {k: v for k, v in dataset.items() if k not in ("path", "prefetch")}
         return hash_json({"settings": rest, "content": content})
     recipe.check()
-    if hasattr(recipe, "fingerprint"):  # of data that are read elsewhere, where all is known
+    if hasattr(recipe, "fingerprint"):  # of data read elsewhere, which compute it there
         return str(recipe.fingerprint)
     rest = dataset.get("rest", "short")
     check_value("dataset.rest", rest, Rest)
@@ -58,12 +58,12 @@ def fingerprint(dataset: Mapping[str, Any]) -> str:
 
 
 def _find_option(target: str) -> Any:
-    """Return the dataset option of our own that a dotted name names; None for a target elsewhere.
+    """Return our dataset option of a dotted name; None for a target outside the package.
 
-    It is judged here, since the fingerprint reads the data before the builder judges all parts.
+    It is checked here, since the fingerprint reads the data before the builder checks all parts.
 
     Raises:
-        ConfigError: for something else of our own.
+        ConfigError: for a part of the package that is not a dataset option.
     """
     if not target.startswith(OWN_PACKAGE):
         return None
@@ -82,10 +82,10 @@ def _find_option(target: str) -> Any:
 
 
 def build_recipe(dataset: Mapping[str, Any]) -> Recipe | None:
-    """Return the recipe of one of our own dataset options; None for a target elsewhere.
+    """Return the recipe of one of our dataset options; None for a target outside the package.
 
     Raises:
-        ConfigError: for something of our own that is no dataset option, for a setting that the
+        ConfigError: for a part of the package that is no dataset option, for a setting that the
             option does not have, or one that is missing.
     """
     option = _find_option(str(dataset.get("_target_", "")))

@@ -1,4 +1,4 @@
-"""The outline of a dataset's schema: what its settings tell, without torch and without rows."""
+"""The outline of a dataset's schema: what its settings determine, without torch and rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.tabular.table_recipe import TableRecipe
 
-ANY_SIZE = 2**31 - 1  # of tables whose rows are not known yet
+ANY_SIZE = 2**31 - 1  # of tables with a still unknown number of rows
 
 
 @dataclass(frozen=True)
 class FeatureOutline:
-    """A feature of ids, whose table may have any number of rows."""
+    """A feature of ids, with a table of any number of rows."""
 
     name: str
     table_name: str
@@ -27,7 +27,7 @@ class FeatureOutline:
 
 @dataclass(frozen=True)
 class SchemaOutline:
-    """What `runner.batch.Schema` will say, without sizes."""
+    """The future `runner.batch.Schema`, without sizes."""
 
     dense: tuple[str, ...]
     sparse: tuple[FeatureOutline, ...]
@@ -37,7 +37,7 @@ class SchemaOutline:
 
 
 def outline_dataset(dataset: Mapping[str, Any]) -> SchemaOutline | None:
-    """Return the outline of the schema of the group `dataset`; None if it does not tell.
+    """Return the outline of the schema of the group `dataset`; None if settings do not tell it.
 
     Raises:
         ConfigError: as `declared_columns` does.
@@ -55,14 +55,14 @@ def outline_dataset(dataset: Mapping[str, Any]) -> SchemaOutline | None:
 
 
 def declared_columns(dataset: Mapping[str, Any], num_rows: int) -> Columns | None:
-    """Return the columns that the group `dataset` declares; None if it does not tell.
+    """Return the columns that the group `dataset` declares; None if settings do not determine them.
 
     Args:
         dataset: with checked settings.
-        num_rows: of the tables whose rows follow from the data.
+        num_rows: of the tables whose sizes depend on the data.
 
     Raises:
-        ConfigError: for settings that `build_recipe` refuses.
+        ConfigError: for settings that are refused by `build_recipe`.
     """
     recipe: Any = build_recipe(dataset)
     if recipe is None:
@@ -72,7 +72,7 @@ def declared_columns(dataset: Mapping[str, Any], num_rows: int) -> Columns | Non
         fitted = FittedTransforms(num_rows=sizes)
         columns = rewritten_columns(recipe.declared, fitted, has_weights=False)
     else:
-        columns = recipe.columns  # a stream has them as they are
+        columns = recipe.columns  # a stream has them unchanged
         if callable(columns):
             columns = columns({"num_rows": sizes, "mean_length": 1.0, "query": 1.0})
     return columns if isinstance(columns, Columns) else None

@@ -15,12 +15,12 @@ FACTS_FILE = "facts.json"
 
 @contextmanager
 def complete_folder(folder: Path) -> Iterator[Path]:
-    """Give an empty folder, which gets its name when the block ends without an error."""
+    """Yield an empty folder, which gets its final name when the block ends without an error."""
     aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
     aside.mkdir()
     try:
         yield aside
-        if is_done(folder):  # a worker that was taken for lost has been faster
+        if is_done(folder):  # a worker that was considered lost has been faster
             return
         aside.rename(folder)
     finally:
@@ -28,11 +28,11 @@ def complete_folder(folder: Path) -> Iterator[Path]:
 
 
 def is_done(folder: Path) -> bool:
-    """Return whether a part was completed, now or by a process that was killed later."""
+    """Return whether a part was completed, now or by an earlier, killed process."""
     return folder.is_dir()
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return what the folder's facts file holds."""
+    """Return the content of the folder's facts file."""
     facts: dict[str, Any] = json.loads((folder / FACTS_FILE).read_text())
     return facts

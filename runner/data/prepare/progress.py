@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Advance = Callable[[int], None]  # called from any thread with the number of units just done
+Advance = Callable[[int], None]  # called from any thread with the number of newly finished units
 
 LINE_EVERY_S = 5.0
 
 
 @contextmanager
 def show_progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
-    """Show `label` with the share of `total` that is done and, at the end, how long it took."""
+    """Show `label` with the finished share of `total` and, at the end, the elapsed time."""
     started = time.monotonic()
     if sys.stderr.isatty():
         with _bar(label, total) as advance:
@@ -47,7 +47,7 @@ def _lines(label: str, total: int, unit: str) -> Advance:
             done += count
             if time.monotonic() - last_line_s >= LINE_EVERY_S:
                 last_line_s = time.monotonic()
-                # of text files the total is an estimate, and rows may be more
+                # for text files the total is an estimate, and there may be more rows
                 share = f" ({100 * done / total:.0f}%)" if done < total else ""
                 print(f"{label}: {done:,} {unit}{share}", file=sys.stderr, flush=True)
 

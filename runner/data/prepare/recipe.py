@@ -1,4 +1,4 @@
-"""Recipes: each dataset option has one, which prepares files that all are read in the same way."""
+"""Recipes: each dataset option has one, which prepares files that all read in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.data.read.parquet_dataset import ParquetDataset
 
 SPLITS = ("train", "validation", "test")
-LAYOUT_VERSION = 4  # raise it when the format of prepared files changes and their rows do not
+LAYOUT_VERSION = 4  # raise it when the format of prepared files changes but not their rows
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,26 @@ class PreparedFiles:
     """The result of `Recipe.make`, all JSON."""
 
     splits: Mapping[str, Sequence[str]]  # split -> files, in the order train, validation, test
-    learnt: Mapping[str, Any]  # what `Recipe.columns` needs: sizes, vocabularies, lengths
+    learnt: Mapping[str, Any]  # needed by `Recipe.columns`: sizes, vocabularies, lengths
     reachable: Mapping[str, Mapping[str, float]]  # split -> metric -> best possible
 
 
 class Recipe(Protocol):
-    """The settings of one dataset option, whose module names it `recipe` and imports no torch.
+    """The settings of one dataset option, which its module exports as `recipe`, without torch.
 
-    A class that derives from it may leave out `reading_fields`.
+    A subclass may omit `reading_fields`.
     """
 
     @property
     def name(self) -> str: ...
 
-    # a recipe whose own files have changed has a `layout_version` in place of LAYOUT_VERSION
+    # a recipe whose files have changed format has a `layout_version` instead of LAYOUT_VERSION
 
     def check(self) -> None:
         """Check the settings quickly.
 
         Raises:
-            DataError: for a path that is not there.
+            DataError: for a path that does not exist.
             ConfigError: for a wrong setting.
         """
 
@@ -52,7 +52,7 @@ class Recipe(Protocol):
         """Return all that the prepared files depend on: sources' content, settings, a version."""
 
     def reading_fields(self) -> Mapping[str, Any]:
-        """Return all else that shapes the batches."""
+        """Return everything else that affects the batches."""
         return {}
 
     def num_progress_units(self) -> int:
@@ -72,7 +72,7 @@ def hash_json(value: Any) -> str:
 
 
 def cache_key(recipe: Recipe) -> str:
-    """Return the key under which the cache keeps a recipe's files, from all that they depend on."""
+    """Return the cache key of a recipe's files, computed from everything on which they depend."""
     reading = recipe.reading_fields()
     reading_entry = {"reading": reading} if reading else {}
     layout = getattr(recipe, "layout_version", LAYOUT_VERSION)
@@ -85,7 +85,7 @@ def prepare(
     """Return the recipe's files, made now or found in the cache, without importing torch.
 
     Args:
-        make_files: makes the same files as the recipe's `make`, by several workers.
+        make_files: makes the same files as the recipe's `make`, with several workers.
     """
     recipe.check()
     make_files = make_files or recipe.make
@@ -99,13 +99,13 @@ def prepare(
 
 
 def open_recipe(recipe: Recipe, **reading: Any) -> ParquetDataset:
-    """Return the dataset of a recipe, after preparing its files if the cache does not have them.
+    """Return the dataset of a recipe, after preparing its files if the cache lacks them.
 
     Args:
         reading: `window_rows`, `prefetch`, `workers` and `rest` of `BlockDataset`.
     """
     folder, prepared = prepare(recipe)
-    from runner.data.read.parquet_dataset import ParquetDataset  # torch enters here
+    from runner.data.read.parquet_dataset import ParquetDataset  # imports torch
 
     return ParquetDataset(
         {split: [folder / name for name in names] for split, names in prepared.splits.items()},

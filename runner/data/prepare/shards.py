@@ -36,7 +36,7 @@ class ShardWriter:
             self._flush(num_full)
 
     def close(self) -> list[str]:
-        """Write what is waiting; return the names of the files, in order."""
+        """Write the remaining rows; return the names of the files, in order."""
         if self._num_waiting:
             self._flush(self._num_waiting)
         if self._writer:

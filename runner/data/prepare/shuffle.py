@@ -1,6 +1,6 @@
-"""Writing of rows in random order, so that no order of the source is left within the windows.
+"""Writes rows in random order, so that no order of the source remains within the windows.
 
-It takes two passes in bounded memory: rows go to random buckets, then every bucket, which fits
+It takes two passes in bounded memory: rows go to random buckets, then every bucket, which fits into
 memory, is shuffled and written. Rows may be spilled in parts by several processes, and files
 written by several: the order depends only on the seed and the number of rows.
 """
@@ -20,7 +20,7 @@ from runner.data.core.blocks import ArrowWriter, read_blocks
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
 
-SPILL_BYTES = 1 << 27  # rows in memory that are spilled together
+SPILL_BYTES = 1 << 27  # of rows in memory before they are spilled
 _SKIPPED_AT_ONCE = 1 << 22
 
 
@@ -28,7 +28,7 @@ class BucketDraws:
     """Draws the bucket of one row after another, and then the order within each bucket."""
 
     def __init__(self, *, num_rows: int, seed: int) -> None:
-        """Args: num_rows: an estimate of all rows, which the number of buckets depends on."""
+        """Args: num_rows: an estimate of all rows, which determines the number of buckets."""
         self.num_buckets = max(1, -(-num_rows // SHARD_ROWS))
         self._rng = np.random.default_rng([seed, 11])
 
@@ -37,28 +37,28 @@ class BucketDraws:
         return self._rng.integers(self.num_buckets, size=count)
 
     def skip(self, count: int) -> None:
-        """Draw the buckets of rows that others write."""
+        """Draw and discard the buckets of rows that others write."""
         for start in range(0, count, _SKIPPED_AT_ONCE):
             self.draw(min(_SKIPPED_AT_ONCE, count - start))
 
     def order(self, count: int) -> np.ndarray:
-        """Return the order of the rows of the next bucket that has any: [count] int64."""
+        """Return the order of the rows of the next non-empty bucket: [count] int64."""
         return self._rng.permutation(count)
 
 
 @dataclass(frozen=True)
 class SpilledRows:
-    """A file of rows on their way to a split's files."""
+    """A file with spilled rows of a split."""
 
     path: Path
     blocks: tuple[tuple[int, int], ...]  # bucket and rows of each block
 
 
 class RowSpill:
-    """Writes rows to one file in blocks, each of rows of one bucket, in their order."""
+    """Writes rows to one file in blocks, each with the rows of one bucket in their order."""
 
     def __init__(self, path: Path, draws: BucketDraws | None, max_bytes: int = SPILL_BYTES) -> None:
-        """Args: draws: None: the rows stay in their order."""
+        """Args: draws: None: the rows keep their order."""
         self._path, self._draws, self._max_bytes = path, draws, max_bytes
         self._waiting: list[pa.Table] = []
         self._num_bytes = 0
@@ -98,39 +98,39 @@ class RowSpill:
 
 @dataclass(frozen=True)
 class BlockRun:
-    """Rows of some blocks, in their order or in a random one, from `start` to `stop`."""
+    """Rows of some blocks, in order or shuffled, from `start` to `stop`."""
 
-    blocks: tuple[tuple[Path, int], ...]  # files and numbers in them
+    blocks: tuple[tuple[Path, int], ...]  # files and block numbers in them
     start: int
     stop: int
     num_rows: int  # of the blocks
-    draws: BucketDraws | None = None  # whose next order is that of the rows
-    num_bytes: int = 0  # of the blocks, about
+    draws: BucketDraws | None = None  # its next order is the order of the rows
+    num_bytes: int = 0  # of the blocks, approximately
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a split, and the rows that it has."""
+    """One file of a split, and its rows."""
 
     path: Path
     runs: tuple[BlockRun, ...]
 
     @property
     def num_bytes(self) -> int:
-        """The memory that the rows take as they are read, about."""
+        """The approximate memory that the rows take while they are read."""
         return max(run.num_bytes for run in self.runs)
 
 
 def plan_shards(
     folder: Path, split: str, spilled: Sequence[SpilledRows], draws: BucketDraws | None
 ) -> list[Shard]:
-    """Return the files that hold all spilled rows.
+    """Return the files that will contain all spilled rows.
 
     Args:
-        folder: where the files are written.
-        split: which is part of their names.
+        folder: for the files.
+        split: part of their names.
         spilled: rows in the order of their parts.
-        draws: which has drawn the bucket of each row; None: the rows stay in their order.
+        draws: with the drawn bucket of each row; None: the rows keep their order.
     """
     shards: list[Shard] = []
     runs: list[BlockRun] = []
@@ -173,7 +173,7 @@ def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> 
 
 
 def write_shard(shard: Shard, advance: Advance) -> None:
-    """Write one file of a split; it has its name when it is complete."""
+    """Write one file of a split; it gets its name when it is complete."""
     aside = shard.path.with_name(f".{shard.path.name}.tmp")
     table = pa.concat_tables([_read_run(run) for run in shard.runs])
     with ArrowWriter(aside, table.schema) as writer:
@@ -190,12 +190,12 @@ def _read_run(run: BlockRun) -> pa.Table:
     table = pa.concat_tables([read_blocks(path, numbers=own) for path, own in numbers.items()])
     if run.draws is None:
         return table.slice(run.start, run.stop - run.start)
-    order = copy.deepcopy(run.draws).order(run.num_rows)  # another file may have the other rows
+    order = copy.deepcopy(run.draws).order(run.num_rows)  # the other rows may be in another file
     return take_rows(table, order[run.start : run.stop])
 
 
 def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Return rows of a table, one column after another, so that one at a time is in one piece."""
+    """Return rows of a table, column by column, so that only one column at a time is contiguous."""
     indices = pa.array(rows)
     columns = [column.combine_chunks().take(indices) for column in table.columns]
     return pa.table(columns, schema=table.schema)
