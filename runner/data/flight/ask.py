@@ -1,4 +1,4 @@
-"""`python -m runner.data.flight.ask`: prints what data servers have, for settings on stdin."""
+"""`python -m runner.data.flight.ask`: prints what data servers provide, for settings on stdin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.errors import UserError
 
 
 def main() -> int:
-    """Ask all of them; return the exit code: 2 if what is printed is an error."""
+    """Ask all servers; return the exit code: 2 if an error was printed."""
     try:
         print(Servers(FlightRecipe(**json.load(sys.stdin))).describe().to_json())
     except UserError as error:

@@ -42,12 +42,12 @@ ClaimT = TypeVar("ClaimT", bound=Claim)
 
 @internal
 class FlightDataset(BlockDataset):
-    """Batches of data servers, the same as from the files that these read.
+    """Batches from data servers, identical to those from the servers' files.
 
     Args:
-        served: what the servers have.
-        servers: where they are, and which of them answer.
-        workers: threads that fetch windows in advance, one window each.
+        served: the description of the served data.
+        servers: their addresses, and which of them answer.
+        workers: threads that prefetch windows, one window each.
     """
 
     def __init__(self, served: ServedData, servers: Servers, workers: int | None) -> None:
@@ -62,24 +62,24 @@ class FlightDataset(BlockDataset):
         )
         self._served, self._servers = served, servers
         self._identity = served.identity
-        self.pad = 0  # of tickets, see `Ticket`; found by the first message
+        self.pad = 0  # of tickets, see `Ticket`; determined with the first message
 
     def read_in_process(self, threads: int) -> None:
-        """Read ahead in a thread all the same: a fork must not use the client's connections."""
+        """Read ahead in a thread instead: a fork must not use the client's connections."""
         self.read_ahead()
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
         return partial(ServedWindows, self, self._servers, split)
 
     def claim(self, kind: type[ClaimT], **request: Any) -> ClaimT:
-        """Return a request for these data."""
+        """Return a request for this dataset."""
         return kind(self._identity, **request)
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Fetch the transforms that the servers' rows were encoded with, and save them.
+        """Fetch the transforms with which the servers encoded the rows, and save them.
 
         Raises:
-            DataError: if they do not arrive as they were.
+            DataError: if they are damaged.
         """
         if not self._served.has_transforms or (folder / FITTED_FILE).exists():
             return
@@ -92,25 +92,25 @@ class FlightDataset(BlockDataset):
                         "the package on both"
                     )
                 (Path(temporary) / name.decode()).write_bytes(content)
-            FittedTransforms.load(Path(temporary))  # refuses what was damaged on the way
+            FittedTransforms.load(Path(temporary))  # refuses damaged files
             copy_fitted_transforms(Path(temporary), folder)
             if self._served.table:
                 (folder / TABLE_FILE).write_text(json.dumps(self._served.table, indent=1) + "\n")
 
     def seen_items(self, split: str) -> ServedSeenItems | None:
-        """Return what the users of a split have seen; see `Dataset.seen_items`."""
+        """Return the items that the users of a split have seen; see `Dataset.seen_items`."""
         if not self._served.has_seen or split == "train":
             return None
         return ServedSeenItems(self, split)
 
     def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
-        """Return what values of a column are called; see `Dataset.name_values`."""
+        """Return names of values of a column; see `Dataset.name_values`."""
         request = self.claim(NamesRequest, column=column, values=list(values))
         [answer] = self.act(NAMES, request)
         return dict(json.loads(answer))
 
     def act(self, kind: str, request: Claim) -> list[bytes]:
-        """Return what a server answers to an action."""
+        """Return a server's answer to an action."""
 
         def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> list[bytes]:
             action = flight.Action(kind, request.to_bytes())
@@ -129,7 +129,7 @@ class ServedSeenItems:
     def find(self, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         request = self.dataset.claim(SeenRequest, split=self.split, rows=rows_B.tolist())
         row_V, item_V = (np.frombuffer(part, np.int64) for part in self.dataset.act(SEEN, request))
-        return row_V.copy(), item_V.copy()  # which torch may write to
+        return row_V.copy(), item_V.copy()  # torch may write to these copies
 
 
 class ServedWindows(WindowSource):
@@ -161,10 +161,10 @@ class ServedWindows(WindowSource):
         expected: int,
         first_row: bool = False,
     ) -> list[Rows]:
-        """Return the rows of a window, from whichever server answers.
+        """Return the rows of a window from any server that answers.
 
         Raises:
-            DataError: see `Servers.fetch`; and if these are not all rows.
+            DataError: see `Servers.fetch`; and if rows are missing.
         """
 
         def call(client: flight.FlightClient, options: flight.FlightCallOptions) -> list[Rows]:
@@ -208,10 +208,10 @@ class ServedWindows(WindowSource):
 
 
 def open_flight(settings: FlightRecipe, *, workers: int | None) -> FlightDataset:
-    """Return the dataset that the servers have.
+    """Return the dataset that the servers provide.
 
     Raises:
-        DataError: if none answers, or not all have the same.
+        DataError: if none answers, or their data differ.
     """
     served = Servers(settings).describe()
     return FlightDataset(served, Servers(settings, Claim(served.identity)), workers)

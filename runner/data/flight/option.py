@@ -19,7 +19,7 @@ def flight(*, workers: Workers = 2, **settings: Any) -> FlightDataset:
     """Return the dataset of the option `flight`.
 
     Args:
-        workers: windows that as many threads fetch in advance.
+        workers: the number of windows that are prefetched, by as many threads.
         settings: the fields of `FlightRecipe`.
     """
     from runner.data.flight.dataset import open_flight  # imports torch

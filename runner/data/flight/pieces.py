@@ -1,9 +1,9 @@
-"""Batches as messages of Arrow and back.
+"""Converts batches to Arrow messages and back.
 
-A message is a record batch of one row, with a list for each array of a batch in the layout that the
-batch has in memory, so that the trainer takes the received buffers for its tensors. Buffers that do
-not lie at multiples of 16 bytes, as NumPy's own arrays do, are copied: matrix products round
-otherwise there, and a run would not equal one on files. gRPC aligns a message that arrives in many
+A message is a record batch of one row, with a list for each array of a batch in the layout of the
+batch in memory, so that the trainer uses the received buffers as tensors. Buffers not aligned to
+16 bytes, as NumPy's arrays are, are copied: matrix products round differently there, and the run
+would differ from one that reads files. gRPC aligns a message that arrives in many
 parts, so that large batches are not copied and small ones may be.
 
 Shape legend: B rows of a piece, D dense features, F single ids, L list columns, S sequences, T
@@ -27,8 +27,8 @@ from runner.data.read.decode import Rows
 from runner.errors import DataError
 
 ALIGNMENT = 16  # bytes
-# Offsets are those of list columns and of sequences alone, from 0: single ids need none. They come
-# last, since their odd lengths would shift what follows.
+# Only list columns and sequences have offsets, from 0: single ids need none. They come
+# last, since their odd lengths would shift the alignment of the arrays after them.
 ARRAYS: Mapping[str, type] = {
     "dense": np.float32,  # [B, D]
     "ids": np.int64,  # [F * B + V]: feature-major, the values of lists at the end
@@ -47,7 +47,7 @@ MESSAGE = pa.schema(
 
 
 def to_message(batch: Batch, num_singles: int) -> pa.RecordBatch:
-    """Return a batch as a message, without a copy of what is large."""
+    """Return a batch as a message, without copying large arrays."""
     num_ids = num_singles * batch.size
     sparse, sequences = batch.sparse, batch.sequences
     weights = sparse.weights_or_none()
@@ -70,14 +70,14 @@ def to_message(batch: Batch, num_singles: int) -> pa.RecordBatch:
 
 
 def _as_list(values: np.ndarray) -> pa.Array:
-    """Return an array as the only list of a column."""
+    """Return an array as a column with a single list."""
     ends = pa.py_buffer(np.array([0, len(values)], np.int64))
     inner = view_as_arrow(values)
     return pa.Array.from_buffers(pa.large_list(inner.type), 1, [None, ends], children=[inner])
 
 
 def misalignment(message: pa.RecordBatch) -> int:
-    """Return by how many bytes the first array of a message misses its alignment."""
+    """Return by how many bytes the first array of a message is misaligned."""
     buffers = (message.column(name).values.buffers()[1] for name in ARRAYS)
     return next((b.address % ALIGNMENT for b in buffers if b is not None), 0)
 
@@ -86,7 +86,7 @@ def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
     """Return the rows of a message, as views of its buffers if these are aligned.
 
     Raises:
-        DataError: for lengths that do not fit each other or the columns.
+        DataError: for lengths that do not match each other or the columns.
     """
     if message.schema != MESSAGE or message.num_rows != 1:
         raise DataError(
@@ -123,7 +123,7 @@ def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
 
 
 def _values(column: pa.Array) -> np.ndarray:
-    """Return the values of the only list of a column, aligned."""
+    """Return the values of the single list of a column, aligned."""
     values = column.values
     buffer = values.buffers()[1]
     dtype = np.dtype(values.type.to_pandas_dtype())
@@ -131,7 +131,7 @@ def _values(column: pa.Array) -> np.ndarray:
         return np.empty(0, dtype)
     if buffer.address % ALIGNMENT:
         return np.frombuffer(buffer, dtype, len(values)).copy()
-    # NumPy's own view would be read-only, of which torch makes no tensor without a warning
+    # NumPy's own view would be read-only, from which torch makes tensors only with a warning
     return from_dlpack(values).numpy()
 
 

@@ -1,7 +1,7 @@
-"""What trainers and data servers say to each other: JSON and Arrow, never code. No torch here.
+"""The protocol between trainers and data servers: JSON and Arrow, never code. No torch here.
 
-A ticket is a position: a window of an epoch's order, and a rank's part of it. Any server that has
-the same data answers any ticket, so that servers keep nothing between two of them.
+A ticket is a position: a window of an epoch's order, and a rank's part of it. Any server with the
+same data can answer any ticket, so servers keep no state between tickets.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address is reachable from this machine only."""
     return _LOOPBACK.fullmatch(host.strip("[]")) is not None
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a trainer expects of a server, which refuses anything else.
+    """What a trainer expects of a server, which refuses other requests.
 
     Args:
-        fingerprint: of the data and of how they lie in blocks, see `ServedData.identity`.
+        fingerprint: of the data and their division into blocks, see `ServedData.identity`.
         version: of this protocol.
     """
 
@@ -57,16 +57,16 @@ class Ticket(Claim):
     """The rows that a rank has in one window of an epoch.
 
     Args:
-        split: its name.
+        split: the name of the split.
         seed: of the shuffle; None: the order of the files.
-        epoch: number of it.
-        window: number of it in the epoch.
-        start: offset in the epoch at which the batches begin.
-        total: offset at which they end.
+        epoch: its number.
+        window: its number in the epoch.
+        start: offset in the epoch of the first batch.
+        total: offset at which the batches end.
         batch_size: rows of a batch on one rank.
         rank: of the trainer.
         world_size: number of ranks.
-        first_row: whether the first row of the window's blocks is meant, and nothing else.
+        first_row: whether only the first row of the window's blocks is requested.
         pad: bytes before the body of a message, so that the trainer receives it aligned.
     """
 
@@ -85,7 +85,7 @@ class Ticket(Claim):
 
 @dataclass(frozen=True)
 class SeenRequest(Claim):
-    """Asks what the users of rows of a split have seen."""
+    """Requests the items that the users of a split's rows have seen."""
 
     split: str = "validation"
     rows: list[int] = field(default_factory=list)
@@ -93,7 +93,7 @@ class SeenRequest(Claim):
 
 @dataclass(frozen=True)
 class NamesRequest(Claim):
-    """Asks what values of a column of ids or groups are called."""
+    """Requests names of values of a column of ids or groups."""
 
     column: str = ""
     values: list[int] = field(default_factory=list)
@@ -103,7 +103,7 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
     """Parse a claim or a ticket.
 
     Raises:
-        DataError: for what is none, and for another version of the protocol.
+        DataError: if it is invalid, or of another version of the protocol.
     """
     try:
         values = json.loads(text)
@@ -136,19 +136,19 @@ def read_claim(text: bytes, kind: type[Claim] = Claim) -> Any:
 
 @dataclass(frozen=True)
 class ServedData:
-    """What a server tells about its data before a training.
+    """The description of its data that a server sends before a training.
 
     Args:
         fingerprint: of the data.
-        columns: that batches are made of.
-        window_rows: a part of the order.
+        columns: of which batches are made.
+        window_rows: determines the order.
         rest: policy for the last rows of an epoch.
         blocks: split -> rows of each block.
         bad_rows: count and examples of the rows that were skipped.
         reachable: split -> metric -> best possible value.
-        table: format and schema of a user's own table, for predictions; empty: of a known data set.
+        table: format and schema of a user's table, for predictions; empty: a known data set.
         has_transforms: whether transforms were fitted, see `TRANSFORMS`.
-        has_seen: whether it is known what users have seen.
+        has_seen: whether the items that users have seen are known.
     """
 
     fingerprint: str
@@ -164,9 +164,9 @@ class ServedData:
 
     @property
     def identity(self) -> str:
-        """What all servers of a training have in common, so that any answers any ticket.
+        """The identity that all servers of a training share, so that any server answers any ticket.
 
-        The same data may lie in other blocks, where another version has prepared them.
+        The same data may be divided into other blocks if another version has prepared them.
         """
         text = json.dumps([_plain(self.columns), self.blocks, self.window_rows], sort_keys=True)
         return f"{self.fingerprint}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
@@ -179,7 +179,7 @@ class ServedData:
         """Parse what `to_json` has written.
 
         Raises:
-            DataError: for anything else.
+            DataError: for any other text.
         """
         try:
             values = json.loads(text)

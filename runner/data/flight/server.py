@@ -1,4 +1,4 @@
-"""The data server: answers tickets with batches, and keeps nothing between two of them."""
+"""The data server: answers tickets with batches, and keeps no state between tickets."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
     """Serves one dataset to any number of trainings. It listens from the start.
 
     Args:
-        dataset: whose rows it reads.
+        dataset: with the rows to serve.
         fingerprint: of these data.
-        table: format and schema of a user's own table; empty: of a known data set.
+        table: format and schema of a user's table; empty: a known data set.
         location: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`; port 0: any free one.
         certificate: for TLS: certificate and private key, in PEM.
-        token: that each call must bring; None: none.
+        token: required in each call; None: no token is needed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         super().__init__(location, **more)
 
     def describe(self) -> ServedData:
-        """Return the facts that trainers get."""
+        """Return the description that trainers get."""
         data = self.dataset
         folder = data.transforms_dir
         return ServedData(
@@ -127,7 +127,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
             raise DataError(f"there is no action {action.type!r}")
 
     def complain(self, peer: str, problem: str) -> None:
-        """Say on stderr what was refused, each kind of it once for an address."""
+        """Report a refusal on stderr, once for each kind and address."""
         host = peer.rpartition(":")[0]
         text = f"refused {host}: {problem}"
         if text not in self._complaints and len(self._complaints) < 1000:
@@ -136,10 +136,10 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
 
     @contextmanager
     def _refusing(self, context: flight.ServerCallContext) -> Iterator[None]:
-        """Tell the trainer, and this server's user, why a call is refused.
+        """Report to the trainer, and to this server's user, why a call is refused.
 
         Raises:
-            FlightServerError: for what was raised inside.
+            FlightServerError: in place of errors raised in the block.
         """
         try:
             yield
@@ -164,10 +164,10 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         return claim
 
     def _find_window(self, asked: Ticket) -> tuple[EpochPlan, RankSlice]:
-        """Return the epoch and the rank's part of it that a ticket names.
+        """Return the epoch and the rank's part of it for a ticket.
 
         Raises:
-            DataError: for a position that these data do not have.
+            DataError: for a position outside these data.
         """
         if asked.split not in self.dataset.indexes:
             raise DataError(f"there is no split {asked.split!r}")
@@ -190,7 +190,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         plan: EpochPlan,
         rank_slice: RankSlice,
     ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
-        """Yield the batches of a window; the rows of those that it shares with others by them."""
+        """Yield a window's batches; of batches shared with other windows, only its own rows."""
         data = self.dataset
         with self._refusing(context), self._reading, self._source(asked.split) as source:
             if asked.first_row:
@@ -198,7 +198,7 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
             else:
                 parts = list(source.read_window(plan, rank_slice, asked.window))
                 low, _ = plan.window_range(asked.window)
-        padding = pa.py_buffer(bytes(1 + asked.pad))  # moves what follows it in the message
+        padding = pa.py_buffer(bytes(1 + asked.pad))  # shifts what follows it in the message
         num_singles = len(data.columns.singles)
         for rows in parts:
             stop = -rank_slice.rows_before(low) % asked.batch_size or asked.batch_size

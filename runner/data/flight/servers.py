@@ -1,4 +1,4 @@
-"""The data servers of a trainer: which are asked, which are skipped for now, and the waiting."""
+"""A trainer's data servers: which is asked, which are skipped for now, and the waiting."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from runner.errors import DataError, first_line, warn
 T = TypeVar("T")
 Call = Callable[[flight.FlightClient, flight.FlightCallOptions], T]
 
-CONNECT_S = 5.0  # for the first answer of a server that was away
-POLL_S = 0.1  # between two looks at the servers while none answers
+CONNECT_S = 5.0  # for the first answer of a server that had not answered
+POLL_S = 0.1  # between two checks of the servers while none answers
 RETRY_S = (1.0, 30.0)  # a server is tried again after the first, doubled each time up to the second
-# Channels share nothing, so that a new one connects at once to a server that was away.
+# Channels are not shared, so that a new one connects at once to a returned server.
 _CHANNEL = [("grpc.use_local_subchannel_pool", 1)]
-# What a server answers when it refuses; trying again would not help
+# Errors with which a server refuses a call; trying again would not help
 _REFUSED = (
     flight.FlightServerError,
     flight.FlightUnauthenticatedError,
@@ -33,23 +33,23 @@ _REFUSED = (
 
 @dataclass
 class _Server:
-    """One server: its connection, and since when it does not answer."""
+    """One server: its connection, and its state if it does not answer."""
 
     location: str
     client: flight.FlightClient | None = None
     problem: str = ""  # why it is skipped; empty: it answers
-    refuses: bool = False  # rather than being away
+    refuses: bool = False  # instead of not answering
     retry_at_s: float = 0.0
     pause_s: float = field(default_factory=lambda: RETRY_S[0])
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Servers:
-    """Sends requests to the servers in turn, and to the next one where one fails.
+    """Sends requests to the servers in turn, and to the next one if one fails.
 
     Args:
-        settings: where they are.
-        claim: of the data that they must have; None while they are asked what they have.
+        settings: with the addresses.
+        claim: of the required data; None while the servers are asked for their data.
     """
 
     def __init__(self, settings: FlightRecipe, claim: Claim | None = None) -> None:
@@ -58,12 +58,12 @@ class Servers:
         self._servers = [_Server(location) for location in settings.locations]
 
     def describe(self) -> ServedData:
-        """Ask all servers what they have, which must be the same.
+        """Ask all servers for their data, which must be the same.
 
         Servers that do not answer are skipped with a warning; one that answers is enough.
 
         Raises:
-            DataError: if none answers, or two have other data.
+            DataError: if none answers, or their data differ.
         """
         found: dict[str, ServedData] = {}
         for server in self._servers:
@@ -85,12 +85,12 @@ class Servers:
         return found[first]
 
     def fetch(self, number: int, call: Call[T], should_stop: Callable[[], bool] = bool) -> T:
-        """Return what a server answers to a call, which any of them may answer.
+        """Return a server's answer to a call, which any of them can answer.
 
         Args:
-            number: of the server that is asked first, modulo their number.
-            call: is made again at another server after a failure.
-            should_stop: asked during a wait; true ends it.
+            number: of the server to ask first, modulo their number.
+            call: is repeated at another server after a failure.
+            should_stop: called during a wait; true ends the wait.
 
         Raises:
             DataError: if all servers refuse, or none has answered for `wait_s`, or the wait ends.
@@ -123,10 +123,10 @@ class Servers:
         raise DataError("the reader that asked for these rows was stopped")
 
     def _client_of(self, server: _Server) -> flight.FlightClient | None:
-        """Return a server's connection, made now if need be; None while it is skipped."""
+        """Return a server's connection, opened if necessary; None while the server is skipped."""
         with server.lock:
             if server.client is None and time.monotonic() >= server.retry_at_s:
-                server.retry_at_s = time.monotonic() + server.pause_s  # if this fails
+                server.retry_at_s = time.monotonic() + server.pause_s  # if the connection fails
                 server.client = self._connect(server)
             return server.client
 
@@ -153,10 +153,10 @@ class Servers:
     def _skip(
         self, server: _Server, client: flight.FlightClient | None, error: BaseException
     ) -> None:
-        """Send no request to a server for a while, and warn of that once."""
+        """Send no request to a server for a while, with one warning."""
         with server.lock:
             if server.client is not client:
-                return  # another thread has met this failure
+                return  # another thread has handled this failure
             problem = _describe_failure(error, self._settings.timeout_s)
             is_news = not server.problem
             server.client, server.problem = None, problem
@@ -179,7 +179,7 @@ def _describe(client: flight.FlightClient, options: flight.FlightCallOptions) ->
 
 
 def _describe_failure(error: BaseException, timeout_s: float) -> str:
-    """Return why a call failed, without the words of gRPC around a server's own."""
+    """Return why a call failed, without the text that gRPC adds to a server's message."""
     if isinstance(error, flight.FlightTimedOutError):
         return f"no answer in time (dataset.timeout_s={timeout_s:g})"
     text = first_line(error)

@@ -1,6 +1,6 @@
-"""The settings of `dataset=flight`, and what the servers have. Imports no torch.
+"""The settings of `dataset=flight`, and the description of the servers' data. Imports no torch.
 
-It is asked before torch is imported, by a process of its own (`ask.py`): gRPC
+The servers are asked before torch is imported, by a separate process (`ask.py`), since gRPC
 starts threads, and a process with threads must not fork the ranks.
 """
 
@@ -33,10 +33,10 @@ class FlightRecipe:
 
     @cached_property
     def served(self) -> ServedData:
-        """What the servers have.
+        """The description of the served data.
 
         Raises:
-            DataError: if none answers.
+            DataError: if no server answers.
         """
         self.check()
         return ServedData.from_json(_ask_in_a_process(json.dumps(asdict(self))))
@@ -45,7 +45,7 @@ class FlightRecipe:
     def fingerprint(self) -> str:
         """Fingerprint of the served data.
 
-        It equals that of the same files read here, so that a run may go on with either.
+        It equals that of the same files read locally, so that a run can be resumed with either.
         """
         return self.served.fingerprint
 
@@ -61,7 +61,7 @@ class FlightRecipe:
         """Check the settings, without asking a server.
 
         Raises:
-            ConfigError: with every mistake.
+            ConfigError: with all mistakes.
         """
         check_settings(self)
         raise_combined(self._problems())
@@ -72,7 +72,7 @@ class FlightRecipe:
         return read_token(self.token_env, "dataset.token_env=")
 
     def roots(self) -> bytes | None:
-        """Return the certificates of authorities that are trusted; None: those of the system.
+        """Return the certificates of trusted authorities; None: those of the system.
 
         Raises:
             ConfigError: if their file cannot be read.
@@ -99,11 +99,11 @@ class FlightRecipe:
 
 
 def read_token(name: str | None, key: str) -> str | None:
-    """Return the token that an environment variable holds; None if none is named.
+    """Return the token in an environment variable; None if no variable is named.
 
     Args:
         name: of the variable.
-        key: what it was given by, for the message.
+        key: the setting with its name, for the message.
 
     Raises:
         ConfigError: if it is not set.
@@ -118,10 +118,10 @@ def read_token(name: str | None, key: str) -> str | None:
 
 @lru_cache(maxsize=4)
 def _ask_in_a_process(settings: str) -> str:
-    """Return what the servers have, as JSON.
+    """Return the description of the servers' data, as JSON.
 
     Raises:
-        DataError: that the process prints.
+        DataError: printed by the process.
     """
     words = [sys.executable, "-m", "runner.data.flight.ask"]
     asked = subprocess.run(words, input=settings, capture_output=True, text=True, check=False)
