@@ -1,1 +1,1 @@
-"""Ids without end: each new value gets its own row, and rows hardly used come free again."""
+"""Unbounded ids: each new value gets its own row, and rarely used rows are freed."""

@@ -1,7 +1,7 @@
-"""The map from raw ids to the rows of one table, which grows with what is seen.
+"""The map from raw ids to the rows of one table, which grows with the ids seen.
 
-The map is a function of the sightings alone, update by update: no clock and no random number has a
-part in it. V sightings of an update, U distinct ids among them, R rows of the table.
+The map is a function of the sightings alone, update by update, independent of clocks and random
+numbers. V sightings of an update, U distinct ids among them, R rows of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from runner.data.growing.settings import NO_ID, Growth
 from runner.data.growing.sketch import CountSketch
 
 LEAST_ROWS = FIRST_VALUE_ID + 1
-_MAX_USE = np.int32(2**31 - 1)  # of no id: it marks what cannot be evicted
+_MAX_USE = np.int32(2**31 - 1)  # used by no id: marks rows that cannot be evicted
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class _Distinct:
 
     ids_U: np.ndarray
     counts_U: np.ndarray
-    first_U: np.ndarray  # where each was seen first
-    order_V: np.ndarray  # the sightings in the order of their ids
+    first_U: np.ndarray  # index of the first sighting of each
+    order_V: np.ndarray  # the sightings sorted by id
 
     @classmethod
     def of(cls, ids_V: np.ndarray) -> _Distinct:
-        # not stable, which is five times as fast; no result depends on the order of equal ids
+        # unstable sorting is five times as fast; no result depends on the order of equal ids
         order_V = np.argsort(ids_V)
         sorted_V = ids_V[order_V]
         starts_U = np.flatnonzero(np.concatenate([[True], sorted_V[1:] != sorted_V[:-1]]))
@@ -42,24 +42,24 @@ class _Distinct:
         )
 
     def by_appearance(self, places: np.ndarray) -> np.ndarray:
-        """Return places of ids in the order in which these were seen first."""
+        """Sort indices of ids by their first sighting."""
         place_V = np.full(len(self.order_V), -1)
         place_V[self.first_U[places]] = places
         return place_V[place_V >= 0]
 
     def spread(self, rows_U: np.ndarray) -> np.ndarray:
-        """Return, [V], the rows of the sightings."""
+        """Return the row of each sighting, [V]."""
         rows_V = np.empty(len(self.order_V), np.int64)
         rows_V[self.order_V] = np.repeat(rows_U, self.counts_U)
         return rows_V
 
 
 class IdMap:
-    """Gives each id a row of its own, in the order of appearance.
+    """Gives each id its own row, in order of appearance.
 
-    Row 0 is shared by the ids that have none, row 1 is that of missing values; the others are given
-    out, the lowest free one first. `state` holds all that the map goes on from: who has read other
-    arrays into it in place calls `rebuild`.
+    Row 0 is shared by ids without a row, row 1 is for missing values; the others are assigned, the
+    lowest free one first. `state` holds everything needed to continue: after reading other arrays
+    into it in place, call `rebuild`.
 
     Args:
         num_rows: of the table, at least 3.
@@ -72,7 +72,7 @@ class IdMap:
         self._ids_R = np.full(num_rows, NO_ID, np.int64)  # NO_ID: the row is free
         self._updates = np.zeros(1, np.int64)
         self.state: dict[str, np.ndarray] = {"ids": self._ids_R, "updates": self._updates}
-        if growth.evict is not None:  # the update that saw an id last, or how often it was seen
+        if growth.evict is not None:  # update of an id's last sighting, or their number
             self._use_R = np.zeros(num_rows, np.int32)
             self.state["use"] = self._use_R
         if growth.min_count > 1:
@@ -81,7 +81,7 @@ class IdMap:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Build the index anew, after `state` was changed from outside."""
+        """Rebuild the index after `state` was changed from outside."""
         held = _held_rows(self._ids_R)
         self._index = RowIndex(self._ids_R[held], held)
         free = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] == NO_ID) + FIRST_VALUE_ID
@@ -89,30 +89,30 @@ class IdMap:
 
     @property
     def num_held(self) -> int:
-        """How many ids have a row."""
+        """The number of ids with a row."""
         return self.num_rows - FIRST_VALUE_ID - len(self._free)
 
     @property
     def num_updates(self) -> int:
-        """How many updates have been observed."""
+        """The number of observed updates."""
         return int(self._updates[0])
 
     def look_up(self, ids_V: np.ndarray) -> np.ndarray:
-        """Return the rows of ids as they are now, [V] int64; the map stays as it is."""
+        """Return the current rows of ids, [V] int64; the map is unchanged."""
         if not len(ids_V):
             return np.zeros(0, np.int64)
         distinct = _Distinct.of(ids_V)
         return distinct.spread(self._look_up(distinct.ids_U))
 
     def observe(self, ids_V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Count the sightings of one update, evict if it is time, and give rows to new ids.
+        """Count the sightings of one update, evict if it is due, and give rows to new ids.
 
         Args:
             ids_V: int64, in the order of the rows of the whole update.
 
         Returns:
-            The rows of the ids, [V] int64; and the rows that were taken back from their ids, in
-            ascending order, whose weights and states are to be reset before the look-up.
+            The rows of the ids, [V] int64; and the rows that lost their ids, in
+            ascending order, whose weights and states must be reset before the look-up.
         """
         self._updates += 1
         if not len(ids_V):
@@ -138,19 +138,19 @@ class IdMap:
         return distinct.spread(rows_U), evicted
 
     def adopt(self, ids: np.ndarray) -> None:
-        """Give rows to distinct ids, as far as they suffice, without a sighting.
+        """Give rows to distinct ids without a sighting, as long as there are free rows.
 
-        So an eviction takes theirs first.
+        Eviction therefore takes these rows first.
         """
         rows = self._free[: len(ids)]
         self._ids_R[rows] = ids[: len(rows)]
         self.rebuild()
 
     def renumber(self) -> tuple[np.ndarray, np.ndarray]:
-        """Give out the rows anew, in ascending order of the ids, as a vocabulary has them.
+        """Reassign the rows in ascending order of the ids, as a vocabulary does.
 
         Returns:
-            The ids, sorted, and the row that each had before; its row is its place plus 2 now.
+            The ids, sorted, and the previous row of each; its new row is its index plus 2.
         """
         ids, held = sort_held_rows(self._ids_R)
         target = slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(held))
@@ -164,7 +164,7 @@ class IdMap:
 
     def _look_up(self, ids_U: np.ndarray) -> np.ndarray:
         rows_U = self._index.look_up(ids_U, absent=UNKNOWN_ID)
-        if ids_U[0] == NO_ID:  # the least of all
+        if ids_U[0] == NO_ID:  # NO_ID is the smallest of all
             rows_U[0] = MISSING_ID
         return rows_U
 
@@ -176,9 +176,9 @@ class IdMap:
             self._use_R[rows] = np.minimum(self._use_R[rows] + counts, _MAX_USE - 1)
 
     def _evict(self, in_use: np.ndarray) -> np.ndarray:
-        """Take back rows of other ids than those in use, until the share of free rows is reached.
+        """Free rows of ids that are not in use, until the share of free rows is reached.
 
-        Among equals the lower row goes first.
+        Among equals the lower row is freed first.
         """
         evict, none = self.growth.evict, np.zeros(0, np.int64)
         if evict is None or self.num_updates % evict.every:
@@ -196,7 +196,7 @@ class IdMap:
             rows = np.flatnonzero(is_evicted_R)
             self._ids_R[rows], self._use_R[rows] = NO_ID, 0
             self._index.remove(is_evicted_R)
-            # stable: merges two sorted parts in one pass
+            # a stable sort merges two sorted parts in one pass
             self._free = np.sort(np.concatenate([self._free, rows]), kind="stable")
         if evict.by == "lfu":
             self._use_R >>= 1
@@ -204,7 +204,7 @@ class IdMap:
 
 
 def sort_held_rows(ids_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the ids that have a row, sorted, and the row of each.
+    """Return the ids with a row, sorted, and their rows.
 
     Args:
         ids_R: the state `ids` of a map.
@@ -219,10 +219,10 @@ def _held_rows(ids_R: np.ndarray) -> np.ndarray:
 
 
 def nth_smallest(values: np.ndarray, n: int) -> int:
-    """Return the value that would stand at place n if int32 from 0 on were sorted.
+    """Return the value at index n of the sorted int32 values, which are not negative.
 
-    It counts the high and then the low 16 bits: `np.partition` can take 37 ms for a million numbers
-    of which few differ.
+    It counts the high and then the low 16 bits: `np.partition` can take 37 ms for a million values
+    of which few are distinct.
     """
     high = values >> 16
     up_to = np.cumsum(np.bincount(high))

@@ -1,6 +1,6 @@
-"""Finds the rows of many 64-bit ids at once, while ids come and go.
+"""Finds the rows of many 64-bit ids at once, while ids are added and removed.
 
-N distinct ids, sorted wherever an argument says so; R rows.
+N distinct ids, sorted where an argument says so; R rows.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 _LEAST_RECENT = 1 << 14
-_RECENT_SHARE = 4  # the recent ids are merged once they are this part of the others
-_GONE = -1  # the row of an id that was removed, until the next merge
+_RECENT_SHARE = 4  # the recent ids are merged when they reach this fraction of the others
+_GONE = -1  # the row of a removed id, until the next merge
 
 Pairs = tuple[np.ndarray, np.ndarray]  # sorted ids, int64, and their rows, int32
 
 
 class RowIndex:
-    """A map from ids to rows as two sorted arrays: a large one, and the ids of late.
+    """A map from ids to rows as two sorted arrays: a large one, and one of recent ids.
 
-    An id joins the small array, which is merged into the large one when it has grown to a quarter
-    of it. So no call sorts the large array: a merge copies it, 5 ms for a million ids. It does not
-    come together with a removal, so that no call does both.
+    New ids join the small array, which is merged into the large one when it has grown to a quarter
+    of it. So no call sorts the large array: a merge copies it, 5 ms for a million ids. A removal
+    never merges, so that no call does both.
 
     Args:
         ids: distinct int64, in any order.
@@ -35,7 +35,7 @@ class RowIndex:
     def look_up(self, ids_N: np.ndarray, absent: int) -> np.ndarray:
         """Return the rows of sorted ids, [N] int64, and `absent` for ids without one."""
         rows_N = np.full(len(ids_N), absent, np.int64)
-        for pairs in (self._main, self._recent):  # an id of both is gone from the first
+        for pairs in (self._main, self._recent):  # an id in both has been removed from the first
             found, at = _find(pairs, ids_N)
             rows = pairs[1][at]
             rows_N[found] = np.where(rows == _GONE, absent, rows) if self._any_gone else rows
@@ -43,7 +43,7 @@ class RowIndex:
 
     def insert(self, ids_N: np.ndarray, rows_N: np.ndarray) -> None:
         """Add sorted ids that have no row."""
-        if self._any_gone:  # one that comes back may be among the recent ones
+        if self._any_gone:  # a returning id may be among the recent ones
             self._recent = _without_gone(self._recent)
         self._recent = _merge(self._recent, (ids_N, rows_N.astype(np.int32)))
         limit = max(_LEAST_RECENT, len(self._main[0]) // _RECENT_SHARE)
@@ -57,8 +57,8 @@ class RowIndex:
         Args:
             is_gone_R: whether a row has lost its id.
         """
-        for _, rows in (self._main, self._recent):  # not by the ids, which would have to be found
-            rows[is_gone_R[rows]] = _GONE  # a row that is _GONE reads the last one, and stays so
+        for _, rows in (self._main, self._recent):  # by row, since ids would have to be searched
+            rows[is_gone_R[rows]] = _GONE  # _GONE indexes the last row, and stays in any case
         self._any_gone = self._just_removed = True
 
     def _merge_recent(self) -> None:
@@ -72,7 +72,7 @@ _NOTHING: Pairs = (np.zeros(0, np.int64), np.zeros(0, np.int32))
 
 
 def _find(pairs: Pairs, ids_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return which of some sorted ids are in the pairs, and where."""
+    """Return which of some sorted ids are in the pairs, and their indices."""
     ids = pairs[0]
     if not len(ids):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""How the rows of a growing table come and go. Imports no torch."""
+"""Settings for allocating and freeing rows of a growing table. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from runner.config_key import Key
 from runner.errors import ConfigError, raise_combined, unknown_keys
 
-NO_ID = -(2**63)  # stands for a missing value among raw ids
+NO_ID = -(2**63)  # a missing value among raw ids
 _RANGES = {
     "by": Key(choices=("lru", "lfu")),
     "every": Key(ge=1, lt=2**31),
@@ -19,13 +19,13 @@ _RANGES = {
 
 @dataclass(frozen=True)
 class Eviction:
-    """When rows are taken back, and from which ids.
+    """When rows are freed, and of which ids.
 
     Args:
-        by: lru: from the ids that were seen longest ago; lfu: from those with the fewest sightings,
-            whose counts are halved after every `every` updates, so that old ones fade.
+        by: lru: ids that were seen longest ago; lfu: ids with the fewest sightings, whose counts
+            are halved after every `every` updates, so that old ones fade.
         every: updates from one eviction to the next.
-        share: of the rows, which are free after an eviction.
+        share: of the rows, to be free after an eviction.
     """
 
     by: str
@@ -38,8 +38,8 @@ class Growth:
     """The rules of one growing table.
 
     Args:
-        min_count: sightings that earn an id a row of its own.
-        evict: None: a row is never taken back, and ids that come to a full table share a row.
+        min_count: sightings after which an id gets its own row.
+        evict: None: rows are never freed, and ids new to a full table share a row.
     """
 
     min_count: int = 1
@@ -50,7 +50,7 @@ def parse_eviction(value: Any, where: str) -> Eviction | None:
     """Parse `evict: {by: lru, every: 1000, share: 0.1}`.
 
     Args:
-        value: as it stands in the schema.
+        value: from the schema.
         where: its dotted key, for messages.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A count-min sketch that forgets: how often ids without a row were seen lately.
+"""A count-min sketch with decay: how often ids without a row were seen recently.
 
 Cormode and Muthukrishnan 2005, with conservative update (Estan and Varghese 2002) and with the
 halving of TinyLFU (Einziger et al. 2017, arXiv:1512.00727), since a stream has no end.
@@ -12,7 +12,7 @@ import numpy as np
 from runner.data.core.transforms import splitmix64
 
 NUM_LINES = 4
-MAX_COUNT = 255  # what a cell can hold
+MAX_COUNT = 255  # the maximum of a cell
 LEAST_CELLS = 1 << 18
 CELLS_PER_ROW = 4
 
