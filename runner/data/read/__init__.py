@@ -1,1 +1,1 @@
-"""From prepared files to batches: order, decoding, collation and look-ahead."""
+"""From prepared files to batches: order, decoding, collation and prefetching."""

@@ -1,6 +1,6 @@
 """NumPy's views of Arrow's numbers and back, without pandas.
 
-`pa.array` and `to_numpy` do the same, but import pandas first, where that is installed: 0.4 s of
+`pa.array` and `to_numpy` do the same, but first import pandas, if it is installed: 0.4 s of
 every run before its first update.
 """
 
@@ -19,7 +19,7 @@ def view_as_arrow(values: np.ndarray) -> pa.Array:
 def view_as_numpy(values: pa.Array) -> np.ndarray:
     """Return Arrow's values as an array that may be read-only; without a copy for numbers.
 
-    Values that are no numbers, and missing ones, become what `to_numpy` makes of them.
+    Values that are not numbers, and missing ones, are converted as `to_numpy` does.
     """
     type_ = values.type
     if values.null_count or not (pa.types.is_integer(type_) or pa.types.is_floating(type_)):

@@ -1,4 +1,4 @@
-"""The base of datasets whose rows lie in blocks, in files here or read by servers."""
+"""The base of datasets with rows in blocks, in local files or read by servers."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from runner.errors import DataError, nearest_hint
 from runner.parts import internal
 
 BURST_ROWS = 32_768
-LEAST_ROWS_OF_PROCESS = 131_072  # of a rank; for fewer its start takes longer than it saves
+LEAST_ROWS_OF_PROCESS = 131_072  # per rank; for fewer, starting it takes longer than it saves
 
 
 @internal
 class BlockDataset(Dataset):
-    """Makes batches of windows of blocks in the exact order, wherever the windows come from.
+    """Makes batches from windows of blocks in the exact order, whatever provides the windows.
 
     Args:
         indexes: the blocks of each split.
         columns: to read.
-        window_rows: rows that are held in memory and shuffled together; part of the order.
-        prefetch: batches that a thread makes in advance, 0 for none; no part of the order.
-        workers: windows that as many threads read in advance, 0 for none; no part of the order.
-            None: one as soon as `read_ahead` says that a core is free, or as many as
-            `read_in_process` says, in a process of their own.
-        rest: policy for the rows at the end of a training epoch that fill no batch, under which all
+        window_rows: rows that are in memory and shuffled together; affects the order.
+        prefetch: batches that a thread makes in advance, 0 for none; does not affect the order.
+        workers: threads that each read one window in advance, 0 for none; do not affect the order.
+            None: one as soon as `read_ahead` is called, or, in a separate process, as many as
+            `read_in_process` is given.
+        rest: policy for the rows at the end of a training epoch that do not fill a batch; all
             ranks make the same number of updates. short: the last batch is shorter. drop: they are
-            left out, others in each epoch. pad: the batch is filled up with rows of weight 0.
+            dropped, others in each epoch. pad: the batch is filled up with rows of weight 0.
         bad_rows: count and examples of the rows that preparation skipped.
         reachable: split -> metric -> best possible value, for planted data.
 
     Raises:
-        ConfigError: if `rest` is no policy.
+        ConfigError: if `rest` is not a policy.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class BlockDataset(Dataset):
         self._has_process = False
 
     def read_ahead(self) -> None:
-        """Read windows in a thread from now on, unless a number of threads was given."""
+        """Read windows in a thread from now on, unless the number of threads was set."""
         if self._workers is None:
             self._workers = 1
 
     def read_in_process(self, threads: int) -> None:
-        """Let a process make the batches from now on, with so many threads that read windows.
+        """Make the batches in a process from now on, with so many threads that read windows.
 
-        Nothing changes where a number of threads was given, or `prefetch`.
+        Nothing changes if the number of threads was set, or `prefetch` was.
         """
         if self._workers is None and not self._prefetch:
             self._workers, self._has_process = threads, True
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
-        """Return what opens a source of a split's windows; each thread opens one of its own."""
+        """Return a function that opens a source of a split's windows; each thread opens its own."""
         raise NotImplementedError
 
     def batches(
@@ -108,10 +108,10 @@ class BlockDataset(Dataset):
     ) -> Iterator[Batch]:
         """Return one epoch's batches, see `Dataset.batches`.
 
-        A rank without a row in the last batch gets a row of weight 0.
+        A rank without rows in the last batch gets a row of weight 0.
 
         Raises:
-            DataError: if there is no such split, or `start` lies outside it.
+            DataError: if there is no such split, or `start` is outside it.
         """
         if split not in self.indexes:
             raise DataError(
@@ -160,9 +160,9 @@ class BlockDataset(Dataset):
 
 
 def iterate_in_bursts(batches: Iterator[Batch], burst_size: int) -> Iterator[Batch]:
-    """Yield the same batches, of which each `burst_size` are made one right after another.
+    """Yield the same batches, computing `burst_size` of them at a time.
 
-    An update drives this module's code and arrays out of the processor's caches, so that a batch
+    An update evicts this module's code and arrays from the processor's caches, so that a batch
     made alone costs twice as much as one in a burst. Memory: `burst_size` batches.
     """
     while burst := list(itertools.islice(batches, max(1, burst_size))):
@@ -192,10 +192,10 @@ def pad_batch(batch: Batch, batch_size: int) -> Batch:
 
 
 def drop_ids(batch: Batch) -> Batch:
-    """Remove all ids from the batch of a rank that has no row left.
+    """Remove all ids from the batch of a rank without rows.
 
-    Its weight is 0, and it must touch no table either: otherwise a stateful optimizer would take a
-    step that it does not take on another number of ranks.
+    Its weight is 0, but it must not look up ids either: otherwise a stateful optimizer would make a
+    step that it would not make with another number of ranks.
     """
     sequences = None if batch.sequences is None else _pad_kjt(batch.sequences, 0, batch.size)
     return replace(batch, sparse=_pad_kjt(batch.sparse, 0, batch.size), sequences=sequences)

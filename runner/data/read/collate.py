@@ -1,8 +1,8 @@
 """Collation of row spans into a `Batch`: the only module of the data layer that makes tensors.
 
-Copies after decoding: ids once (into the feature-major vector that the tables take), dense values
+Copies after decoding: ids once (into the feature-major vector that tables take), dense values
 once (transposed to rows), lists once; labels and row numbers not at all (they are views of the
-window) unless a batch spans two windows. What a data server has collated is not copied at all.
+window) unless a batch spans two windows. Batches collated by a data server are not copied.
 
 Shape legend: B rows of a batch, W rows of a window, D dense features, F single ids, T tasks,
 G groups, V values of a list column.
@@ -28,7 +28,7 @@ from runner.data.read.stream import BatchSlice, RowSpan
 
 
 def build_schema(columns: Columns) -> Schema:
-    """Return the schema that a model gets for the declared columns."""
+    """Return the schema of the declared columns, for a model."""
     return Schema(
         dense=tuple(c.name for c in columns.numeric),
         sparse=tuple(
@@ -62,7 +62,7 @@ def collate(
     cursor: DataPosition,
     sequence_keys: Sequence[str],
 ) -> Batch:
-    """Put one batch together.
+    """Make one batch.
 
     Args:
         batch_slice: the rows.
@@ -90,9 +90,9 @@ def collate(
 
 
 def _collate_dense(spans: Sequence[RowSpan], size: int) -> Tensor:
-    """Transpose dense values to rows: a batch of them, unlike a window, fits the cache.
+    """Transpose dense values to rows, a batch at a time, since a batch fits into the cache.
 
-    Torch begins them at a multiple of 64 bytes, NumPy of 16, by which some products round.
+    Torch aligns them to 64 bytes, NumPy to 16, on which the rounding of some products depends.
     """
     if (received := _received_whole(spans)) is not None:
         return torch.from_numpy(received.dense_DW.T)
@@ -105,7 +105,7 @@ def _collate_dense(spans: Sequence[RowSpan], size: int) -> Tensor:
 
 
 def _received_whole(spans: Sequence[RowSpan]) -> Rows | None:
-    """Return the rows of a batch that came collated; None if it is still to be put together."""
+    """Return the rows of a batch that arrived collated; None if it must be assembled."""
     rows, a, b = spans[0]
     is_whole = len(spans) == 1 and (a, b) == (0, len(rows)) and rows.ids_V is not None
     return rows if is_whole else None
@@ -124,8 +124,8 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
     """Return the ids feature-major: all of feature 0, then of feature 1, and lists at the end.
 
     Offsets are given, as int64 like the values: otherwise each look-up would compute and convert
-    them again. Where there are lists, lengths are left to be computed by what asks for them, such
-    as mean pooling. All is NumPy: a torch operation of this size would start OpenMP threads, which
+    them again. With lists, lengths are computed when needed, such as for mean pooling.
+    Everything is NumPy: a torch operation of this size would start OpenMP threads, which
     on busy cores cost more than everything else here.
     """
     num_singles = len(spans[0][0].ids_FW)
@@ -195,18 +195,18 @@ def _build_kjt(
 
 @dataclass(frozen=True)
 class _ListColumns:
-    """List columns of a batch, one after another, as arrays that are still to be concatenated."""
+    """List columns of a batch in order, as arrays to be concatenated."""
 
     values: list[np.ndarray]
-    ends: list[np.ndarray]  # where each list ends, counted over all columns
-    weights: list[np.ndarray]  # empty if no column is weighted
+    ends: list[np.ndarray]  # end of each list, counted over all columns
+    weights: list[np.ndarray]  # empty if no column has weights
     total: int  # number of values
 
 
 def _concatenate_lists(
     columns: Sequence[Sequence[JaggedColumn]], spans: Sequence[RowSpan]
 ) -> _ListColumns:
-    """Lay list columns end to end; `columns` has for each of them its lists in every span."""
+    """Concatenate list columns; `columns` has for each of them its lists in every span."""
     values, ends, weights, total = [], [], [], 0
     weighted = any(lists.weights_V is not None for column in columns for lists in column)
     for column in columns:
@@ -224,7 +224,7 @@ def _concatenate_lists(
 
 @lru_cache(maxsize=8)
 def _single_id_layout(num_features: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return lengths and offsets of one id a row.
+    """Return lengths and offsets for one id per row.
 
     Batches share these arrays; never write to them.
     """

@@ -36,7 +36,7 @@ class JaggedColumn:
 
 @dataclass(frozen=True)
 class RowSource:
-    """Where the rows of a window came from."""
+    """The origin of the rows of a window."""
 
     index: BlockIndex
     blocks: np.ndarray
@@ -76,7 +76,7 @@ class RowSource:
 def read_numbers(
     values: pa.ChunkedArray, name: str, default: float | None, source: RowSource
 ) -> np.ndarray:
-    """Return a column as one NumPy array, with missing values filled; NaN is one as well."""
+    """Return a column as one NumPy array, with missing values filled; NaN counts as missing."""
     if not values.null_count:
         numbers = _to_numpy(values)
         if default is not None and numbers.dtype.kind == "f" and np.isnan(numbers).any():
@@ -86,7 +86,7 @@ def read_numbers(
         missing = values.is_null().to_numpy()
         source.fail_at(int(np.flatnonzero(missing)[0]), name, "is missing and has no default")
     if not _holds(values.type, default):
-        is_id = isinstance(default, int)  # numbers become float32 anyway
+        is_id = isinstance(default, int)  # numbers become float32 in any case
         values = values.cast(pa.int64() if is_id else pa.float64(), safe=is_id)
     return read_numbers(
         pc.fill_null(values, _make_scalar(default, values.type)), name, default, source
@@ -113,7 +113,7 @@ def encode_ids(
 ) -> np.ndarray:
     """Return ids as they are or hashed, with missing values filled.
 
-    Those of a growing table are int64, and NO_ID where one is missing.
+    Ids of a growing table are int64, and NO_ID if missing.
     """
     if c.encode == "growing":
         return _read_raw_ids(values)
@@ -127,14 +127,14 @@ def encode_ids(
 
 
 def _read_raw_ids(values: pa.ChunkedArray) -> np.ndarray:
-    """Prepared files have NO_ID where a value is missing; those of a user have no value."""
+    """Return raw ids; missing ones are NO_ID in prepared files and null in a user's files."""
     missing = values.is_null().to_numpy()
     ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)
     return np.where(missing, NO_ID, ids)
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    whole = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # which copies
+    whole = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # this copies
     return view_as_numpy(whole)
 
 
@@ -143,10 +143,10 @@ def check_ids(
     c: CategoricalColumn | SequenceColumn,
     fail: Callable[[str, np.ndarray, np.ndarray, str], None],
 ) -> np.ndarray:
-    """Refuse ids out of range, which fused tables would map to row 0 without an error."""
+    """Refuse ids out of range, which fused tables would silently map to row 0."""
     if c.encode == "growing":
         return ids
-    if ids.dtype.kind == "i":  # viewed as unsigned, a negative id is larger than any table
+    if ids.dtype.kind == "i":  # viewed as unsigned, a negative id exceeds any number of rows
         wrong = len(ids) > 0 and int(ids.view(ids.dtype.str.replace("i", "u")).max()) >= c.num_rows
     else:
         wrong = len(ids) > 0 and (ids.min() < 0 or ids.max() >= c.num_rows)
@@ -185,7 +185,7 @@ def gather_list_column(
 
 
 def _flatten_lists(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """Return the concatenated values of all lists, and R + 1 offsets of the rows in them."""
+    """Return the concatenated values of all lists, and R + 1 offsets of the rows."""
     if lists.null_count or pa.types.is_fixed_size_list(lists.type):
         lengths = _to_numpy(pc.fill_null(pc.list_value_length(lists), 0)).astype(np.int64)
         flat = [chunk.flatten() for chunk in lists.chunks]
@@ -199,7 +199,7 @@ def _flatten_lists(lists: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray]
 
 
 def find_forbidden(values: np.ndarray, label: LabelColumn) -> np.ndarray:
-    """Return flags of the values that a label may not have."""
+    """Return flags of the values that a label must not have."""
     bad: np.ndarray
     if label.allowed_values is None:
         bad = ~np.isfinite(as_float32(values))
@@ -211,7 +211,7 @@ def find_forbidden(values: np.ndarray, label: LabelColumn) -> np.ndarray:
 
 
 def describe_allowed(label: LabelColumn) -> str:
-    """Return the values that a label may have in words, for messages."""
+    """Describe the values that a label may have, for messages."""
     if label.allowed_values is None:
         return f"a finite number{' from 0 on, as `link: log` needs' if label.link else ''}"
     return " or ".join(f"{value:g}" for value in label.allowed_values)

@@ -1,4 +1,4 @@
-"""Decoding of blocks into the rows of a window: transformed, checked and in their final order.
+"""Decodes blocks into the rows of a window: transformed, checked and in their final order.
 
 Shape legend: R rows of the window in file order, W rows selected from it in their final order, D
 dense features, F single ids, T tasks, G groups.
@@ -31,11 +31,11 @@ from runner.data.read.index import BlockIndex
 from runner.errors import DataError, first_line
 from runner.machine.free_memory import available_memory_bytes
 
-MAX_OPEN_FILES = 128  # of the 1,024 that a process may usually open, for a few threads
+MAX_OPEN_FILES = 128  # of the 1,024 that a process may usually open, for several threads
 # Columns x blocks of all open files; each takes 900 B in a Parquet footer. A shuffled epoch reads
-# from all files in turn: with too few open ones it parses footers for most of its time.
+# from all files in turn: with too few open files most of its time goes into parsing footers.
 MAX_OPEN_CHUNKS, ALWAYS_OPEN_CHUNKS, CHUNK_BYTES = 1 << 20, 1 << 17, 900
-SHARE_OF_MEMORY = 1 / 64  # that the footers of a reader may take beyond ALWAYS_OPEN_CHUNKS
+SHARE_OF_MEMORY = 1 / 64  # of memory for the footers of a reader, in excess of ALWAYS_OPEN_CHUNKS
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Rows:
     """Checked and transformed rows, with an array for each role; batches are slices of them."""
 
     dense_DW: np.ndarray  # float32
-    ids_FW: np.ndarray  # int32 where the tables' sizes allow: half the memory traffic of int64
+    ids_FW: np.ndarray  # int32 if the tables' sizes allow it: half the memory traffic of int64
     lists: tuple[JaggedColumn, ...]
     sequences: tuple[JaggedColumn, ...]
     labels_WT: np.ndarray  # float32
     weights_W: np.ndarray | None  # float32; None: no weight column
     rows_W: np.ndarray  # int64, the row's number in the split
     groups_WG: np.ndarray  # int64
-    # Of a batch that came whole, all ids as int64 in its layout: ids_FW, lists and sequences are
-    # views of them
+    # For a batch that arrived complete, all ids as int64 in its layout: ids_FW, lists and sequences
+    # are views of them
     ids_V: np.ndarray | None = None
     sequences_V: np.ndarray | None = None
 
@@ -60,7 +60,7 @@ class Rows:
 
 
 class BlockReader:
-    """Reads blocks of one split, for one thread at a time; it keeps the last few files open."""
+    """Reads blocks of one split, in one thread at a time; keeps the most recent files open."""
 
     def __init__(self, index: BlockIndex, columns: Columns) -> None:
         self._index = index
@@ -101,7 +101,7 @@ class BlockReader:
         )
 
     def read_table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
-        """Return columns of the concatenated blocks, as they are in the files."""
+        """Return columns of the concatenated blocks, unchanged."""
         tables = []
         for number in np.unique(self._index.file_N[blocks]):
             blocks_of_file = blocks[self._index.file_N[blocks] == number]
@@ -130,7 +130,7 @@ class BlockReader:
                 self._open_file(number).read([group], self._columns.names)
             except READ_ERRORS:
                 return group
-        return "unknown"  # the error was transient; the message still has its text
+        return "unknown"  # the error was transient; its text is still in the message
 
     def _open_file(self, number: int) -> BlockFile:
         if number not in self._open_files:
@@ -142,7 +142,7 @@ class BlockReader:
         return self._open_files[number]
 
     def _is_full(self, opened: BlockFile) -> bool:
-        """Return whether one more file would be too many, by number or by the size of footers."""
+        """Return whether another file would exceed the limit of files or of the size of footers."""
         files = (*self._open_files.values(), opened)
         num_chunks = sum(len(file.schema) * len(file.rows_per_block) for file in files)
         return len(self._open_files) >= MAX_OPEN_FILES or num_chunks > self._max_chunks
@@ -159,8 +159,8 @@ class BlockReader:
             x = raw if is_plain else transform_numeric(numeric, raw)
             selection.gather_into(dense_DW[d], x)  # converts integers to float32
             if numeric.preserves_finite and raw.dtype.kind != "f":
-                continue  # integers are finite and stay so
-            # Minimum and maximum are NaN if any value is, so that no array of flags is needed.
+                continue  # integers are finite and remain so
+            # Minimum and maximum are NaN if any value is, so no array of flags is needed.
             if not (np.isfinite(x.min()) and np.isfinite(x.max())):
                 source.fail(numeric.name, raw, ~np.isfinite(x), numeric.finite_rule)
             if numeric.clips and not (np.isfinite(raw.min()) and np.isfinite(raw.max())):
@@ -198,7 +198,7 @@ class BlockReader:
 
 
 class InMemoryReader(BlockReader):
-    """A reader of rows that are in memory already."""
+    """Returns rows that are already in memory."""
 
     def __init__(self, index: BlockIndex, columns: Columns, table: pa.Table) -> None:
         super().__init__(index, columns)

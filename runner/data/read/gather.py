@@ -1,4 +1,4 @@
-"""Gathering the selected rows of a window in their final order.
+"""Gathers the selected rows of a window in their final order.
 
 Shape legend: R rows of the window in file order, W selected rows, V values of a list column.
 """
@@ -14,7 +14,7 @@ import pyarrow as pa
 def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
     """Return a matrix with undefined values.
 
-    Arrow's allocator keeps its pages from one window to the next; new pages from the system would
+    Arrow's allocator reuses pages from one window to the next; new pages from the system would
     cost more than filling the matrix.
     """
     size = num_rows * num_columns
@@ -24,10 +24,10 @@ def allocate_matrix(num_rows: int, num_columns: int, type_: type) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RowGather:
-    """A selection of rows that is gathered column by column.
+    """A selection of rows, applied column by column.
 
-    A column of a window fits the second-level cache and a matrix of all columns does not, so
-    gathering columns once a window is several times cheaper than gathering rows, or in every batch.
+    A column of a window fits into the second-level cache but a matrix of all columns does not, so
+    gathering columns once per window is several times cheaper than rows, or than in every batch.
     """
 
     order: np.ndarray | slice
@@ -39,22 +39,22 @@ class RowGather:
         return cls(order, len(selected))
 
     def gather_into(self, out_W: np.ndarray, values_R: np.ndarray) -> None:
-        """Write the selected rows of a column into an array, whose type may be another one."""
+        """Write the selected rows of a column into an array, possibly of another type."""
         if isinstance(self.order, slice):
             out_W[:] = values_R[self.order]
         elif values_R.dtype.itemsize < out_W.dtype.itemsize:
-            # A narrow column is gathered as it is: more of it is in the cache.
+            # A narrow column is gathered before it is converted: more of it fits into the cache.
             out_W[:] = np.take(values_R, self.order, mode="wrap")
-        else:  # converted before they are gathered, so that nothing lies between column and array
+        else:  # converted before gathering, which then writes directly into the output
             column_R = values_R.astype(out_W.dtype, copy=False)
-            np.take(column_R, self.order, out=out_W, mode="wrap")  # no index is outside
+            np.take(column_R, self.order, out=out_W, mode="wrap")  # all indices are valid
 
 
 def gather_rows(values: np.ndarray, order: np.ndarray | slice) -> np.ndarray:
     """Return the rows `order` of an array; a view if `order` is a slice."""
     if isinstance(order, slice):
         return values[order]
-    return np.take(values, order, axis=0, mode="wrap")  # which needs no buffer; none is outside
+    return np.take(values, order, axis=0, mode="wrap")  # needs no buffer; all indices are valid
 
 
 def gather_lists(
@@ -69,7 +69,7 @@ def gather_lists(
         at = slice(starts[0], starts[0] + offsets_W1[-1])
         return values[at], at, offsets_W1
     # Positions are a running sum of steps: 1 within a list, a jump from the end of one to the next.
-    non_empty = np.flatnonzero(lengths != 0)  # of flags it takes a quarter of the time
+    non_empty = np.flatnonzero(lengths != 0)  # with flags it takes a quarter of the time
     steps = np.ones(offsets_W1[-1], np.int64)
     if len(non_empty):
         jumps_from = np.concatenate([[0], stops[non_empty][:-1] - 1])

@@ -1,4 +1,4 @@
-"""The index of a split's blocks: which rows each one holds, from the footers of the files."""
+"""The index of a split's blocks: the rows of each one, from the footers of the files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class BlockIndex:
     def of_file(
         cls, files: tuple[Path, ...], counts: Sequence[int], first_row: int = 0
     ) -> BlockIndex:
-        """Return the blocks of one file, each of so many rows.
+        """Return the blocks of one file, with the given numbers of rows.
 
         Args:
-            files: the file alone; empty: only a server knows it.
+            files: this file; empty: only a server knows it.
             counts: the rows of each block.
             first_row: number in the split of the first row.
         """
@@ -50,7 +50,7 @@ class BlockIndex:
 
 
 def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
-    """Read every footer, and check the declared columns before anything else is read.
+    """Read every footer, and check the declared columns before other data is read.
 
     Raises:
         DataError: naming a file that is unreadable, lacks a column, or has one of a wrong type or
@@ -62,7 +62,7 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as file:
             schema, counts = file.schema, file.rows_per_block
-        if not any(counts):  # an empty part, as distributed writers leave them
+        if not any(counts):  # an empty file, as distributed writers produce them
             continue
         check_columns(columns, schema, str(path))
         first, first_path = (first, first_path) if first else (schema, path)

@@ -1,8 +1,8 @@
 """The exact order of examples: a pure function of (blocks, seed, epoch).
 
 Blocks are permuted, consecutive blocks form windows, and the rows of each window are permuted.
-Every permutation has a generator of its own with the key (seed, epoch, kind, number), so that any
-position is found without replaying what came before it.
+Every permutation has a separate generator with the key (seed, epoch, kind, number), so that any
+position is found without replaying earlier ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.data.read.index import BlockIndex
 
 BLOCK_PERMUTATION, ROW_PERMUTATION = 0, 1  # kinds of permutation
 
-ORDER_VERSION = 1  # raise it when the order changes; it is part of a run's signature
+ORDER_VERSION = 1  # increase it when the order changes; it is part of a run's signature
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class EpochPlan:
         return int(np.searchsorted(self.offset_K1, offset, side="right")) - 1
 
     def window_range(self, window: int) -> tuple[int, int]:
-        """Return a window's first offset, and the first one behind it."""
+        """Return a window's first offset, and the end of its range."""
         return int(self.offset_K1[window]), int(self.offset_K1[window + 1])
 
     def blocks(self, window: int) -> np.ndarray:
-        """Return a window's blocks, ascending so that neighbours are read together.
+        """Return a window's blocks in ascending order, so that neighbours are read together.
 
         The row order is applied afterwards, so the shuffle does not suffer.
         """
         return np.sort(self.block_N[self.first_K1[window] : self.first_K1[window + 1]])
 
     def row_order(self, window: int) -> np.ndarray | None:
-        """Return a permutation of the concatenated rows of `blocks(window)`; None: as they are."""
+        """Return a permutation of the concatenated rows of `blocks(window)`; None: unchanged."""
         if self.seed is None:
             return None
         num_rows = int(self.offset_K1[window + 1] - self.offset_K1[window])
@@ -58,7 +58,7 @@ def plan_epoch(index: BlockIndex, *, seed: int | None, epoch: int, window_rows: 
     """Return windows of about `window_rows` rows, each of at least one block. No row is read."""
     blocks_per_window = max(1, window_rows // int(index.rows_N.max()))
     num_windows = -(-index.num_blocks // blocks_per_window)
-    # Windows are equally large: the rows of a last window of one block would hardly be shuffled.
+    # Windows are equally large: rows of a last window with one block would hardly be shuffled.
     first_K1 = index.num_blocks * np.arange(num_windows + 1) // num_windows
     block_N = np.arange(index.num_blocks)
     if seed is not None:

@@ -1,7 +1,7 @@
-"""A batch in one piece of memory, in which one process sends it to another, and the host to a GPU.
+"""A batch in one piece of memory, for sending it to another process, and from the host to a GPU.
 
-Ids and offsets take half of their bytes where they are small enough, and offsets of features with
-one id a row take none.
+Ids and offsets take half of their bytes if they are small enough, and offsets of features with one
+id per row take none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition
 
-_ALIGNMENT = 64  # bytes, of a tensor within the memory of a batch
+_ALIGNMENT = 64  # bytes, of the tensors in the memory of a batch
 
 
 class PackedBatch(Batch):
-    """A batch in one piece of memory of the host; a tensor is read there when it is asked for."""
+    """A batch in one piece of host memory; tensors are read when they are accessed."""
 
     _packed: tuple[BatchLayout, Tensor]  # and the memory; no field, so that `replace` drops it
 
@@ -32,7 +32,7 @@ class PackedBatch(Batch):
         object.__setattr__(batch, "cursor", layout.cursor)
         return batch
 
-    if not TYPE_CHECKING:  # to which all attributes are known
+    if not TYPE_CHECKING:  # type checkers would take all attributes for known
 
         def __getattr__(self, name: str) -> Any:
             if "_packed" not in vars(self) or name not in self._packed[0].field_names:
@@ -55,7 +55,7 @@ class PackedBatch(Batch):
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where and how a tensor lies in a piece of memory."""
+    """The position and encoding of a tensor in a piece of memory."""
 
     start: int  # bytes
     shape: torch.Size
@@ -68,7 +68,7 @@ class TensorPlace:
         return self.start + (self.shape.numel() - self.num_counted) * self.stored.itemsize
 
     def read(self, buffer: Tensor) -> Tensor:
-        """Return the tensor, on the device of the memory: a part of that, or decoded."""
+        """Return the tensor, on the device of the memory: a view, or decoded."""
         if not self.shape.numel():
             return torch.empty(self.shape, dtype=self.dtype, device=buffer.device)
         stored = buffer[self.start : self.stop].view(self.stored).to(self.dtype)
@@ -80,33 +80,33 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """Where the tensors of a batch lie in one piece of memory, and all of the batch but them.
+    """The positions of a batch's tensors in one piece of memory, and the batch without them.
 
-    Lengths are left out where there are offsets, from which they are computed when asked for.
+    Lengths are left out if there are offsets, from which they are computed when accessed.
     """
 
-    places: Mapping[str, TensorPlace]  # in jagged tensors called `sparse.values` and so on
+    places: Mapping[str, TensorPlace]  # of jagged tensors: `sparse.values` and so on
     jagged: Mapping[str, Mapping[str, Any]]  # the other arguments of each jagged tensor
     cursor: DataPosition
     num_bytes: int
 
     @classmethod
     def of(cls, batch: Batch, num_singles: int) -> BatchLayout:
-        """Lay out a batch of the host in few bytes.
+        """Lay out a batch of the host compactly.
 
         Args:
-            batch: whose tensors are to lie there.
-            num_singles: so many of its first features have one id a row at most.
+            batch: with the tensors.
+            num_singles: number of first features with at most one id per row.
         """
         places, end = {}, 0
         for name, tensor in cls.tensors_of(batch).items():
             stored, num_counted = tensor.dtype, 0
             if stored == torch.int64 and tensor.numel():
-                # of ids that nothing has checked yet, too; negative ones count as large
+                # also of unchecked ids; negative ones count as large
                 if tensor.numpy().view(np.uint64).max() < 2**31:
                     stored = torch.int32
                 singles = num_singles * batch.size
-                # a row that pads a batch has no ids, so that the last offset is below their number
+                # a row that pads a batch has no ids, so the last offset is below their number
                 if name == "sparse.offsets" and tensor[singles] == singles:
                     num_counted = singles + 1
             places[name] = TensorPlace(end, tensor.shape, tensor.dtype, stored, num_counted)
@@ -125,7 +125,7 @@ class BatchLayout:
 
     @staticmethod
     def tensors_of(batch: Batch) -> dict[str, Tensor]:
-        """Return the tensors of a batch by the names of their places."""
+        """Return the tensors of a batch by the names of their positions."""
         found: dict[str, Tensor] = {}
         for f in fields(batch):
             value = getattr(batch, f.name)
@@ -147,7 +147,7 @@ class BatchLayout:
         return {name.partition(".")[0] for name in self.places} | {"sequences"}
 
     def read_field(self, name: str, buffer: Tensor) -> Tensor | KeyedJaggedTensor | None:
-        """Return a tensor of the batch that lies in a piece of memory, on its device."""
+        """Return a tensor of the batch in a piece of memory, on its device."""
         if name in self.places:
             return self.places[name].read(buffer)
         if name not in self.jagged:
@@ -160,6 +160,6 @@ class BatchLayout:
         return KeyedJaggedTensor(**self.jagged[name], **parts)
 
     def read(self, buffer: Tensor) -> Batch:
-        """Return the batch that lies in a piece of memory, on its device."""
+        """Return the batch in a piece of memory, on its device."""
         values: dict[str, Any] = {n: self.read_field(n, buffer) for n in self.field_names}
         return Batch(cursor=self.cursor, **values)

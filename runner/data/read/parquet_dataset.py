@@ -31,13 +31,13 @@ class ParquetDataset(BlockDataset):
     Args:
         files: of each split.
         columns: to read.
-        transforms_dir: folder with the transforms that were fitted to the train split, if any.
+        transforms_dir: folder with the transforms fitted to the train split, if any.
         value_names: names values as `Dataset.name_values` does; None: they have no names.
-        seen_dir: folder with what users have seen, if the rows are made of raw interactions.
+        seen_dir: folder with the items that users have seen, if rows are made of interactions.
         settings: the other arguments of `BlockDataset`.
 
     Raises:
-        ConfigError: if `rest` is no policy.
+        ConfigError: if `rest` is not a policy.
         DataError: if a split has no files, or as in `build_block_index`.
     """
 
@@ -68,7 +68,7 @@ class ParquetDataset(BlockDataset):
             copy_fitted_transforms(self.transforms_dir, folder)
 
     def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
-        """Return what values of a column are called; see `Dataset.name_values`."""
+        """Return names of values of a column; see `Dataset.name_values`."""
         return {} if self._value_names is None else self._value_names(column, values)
 
     def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
@@ -78,7 +78,7 @@ class ParquetDataset(BlockDataset):
         return table.rename_columns(names)
 
     def seen_items(self, split: str) -> SeenItems | None:
-        """Return what the users of a split have seen; see `Dataset.seen_items`."""
+        """Return the items that the users of a split have seen; see `Dataset.seen_items`."""
         if self._seen_dir is None or split == "train":
             return None
         slices = self.read_columns(split, (START, STOP), 0, self.num_rows[split])
@@ -106,10 +106,10 @@ class ParquetDataset(BlockDataset):
 
 @contextmanager
 def _cache_advice(folder: Path) -> Iterator[None]:
-    """Add to an error about prepared data what helps against it.
+    """Add the remedy to an error about prepared data.
 
     Raises:
-        DataError: that was raised inside.
+        DataError: raised in the block.
     """
     try:
         yield

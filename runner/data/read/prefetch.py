@@ -1,4 +1,4 @@
-"""A bounded look-ahead by one thread, which keeps the order."""
+"""Bounded prefetching by one thread, which preserves the order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
-_Queue: TypeAlias = "queue.Queue[tuple[Any, BaseException | None]]"  # an item, or the error instead
+_Queue: TypeAlias = "queue.Queue[tuple[Any, BaseException | None]]"  # an item, or an error instead
 
 _END = object()
 
@@ -17,7 +17,7 @@ _END = object()
 def prefetch_in_thread(source: Iterator[T], depth: int) -> Generator[T, None, None]:
     """Yield the items of `source` while a thread computes up to `depth` of them in advance.
 
-    An exception in the source is raised where its item would have come. Closing the iterator, or
+    An exception in the source is raised in place of its item. Closing the iterator, or
     dropping it, ends the thread. The depth is 1 at least.
     """
     items: _Queue = queue.Queue(maxsize=depth)
@@ -36,7 +36,7 @@ def prefetch_in_thread(source: Iterator[T], depth: int) -> Generator[T, None, No
             yield item
     finally:
         stop.set()
-        while thread.is_alive():  # it may be waiting for room in the queue
+        while thread.is_alive():  # it may be waiting for space in the queue
             with suppress(queue.Empty):
                 while True:
                     items.get_nowait()
@@ -50,5 +50,5 @@ def _fill(source: Iterator[T], items: _Queue, stop: threading.Event) -> None:
             if stop.is_set():
                 return
         items.put((_END, None))
-    except BaseException as error:  # the consumer raises it, whatever it is
+    except BaseException as error:  # any error is raised in the consumer
         items.put((None, error))

@@ -1,7 +1,7 @@
-"""Batches that a process of its own makes, so that its Python holds up none of the training's.
+"""Makes batches in a separate process, so that its Python code does not delay the training's.
 
-On a GPU an update is some hundred short calls from Python, and a thread that decodes beside them
-takes Python's lock between any two. The process is a fork: it has the dataset already, and touches
+On a GPU an update is some hundred short calls from Python, and a decoding thread would take
+Python's lock between any two. The process is a fork: it has the dataset already, and uses
 neither the GPU nor the threads of PyTorch. It writes the bytes of batches into shared memory, in
 pieces.
 """
@@ -30,34 +30,34 @@ from runner.data.read.prefetch import prefetch_in_thread
 from runner.errors import DataError, UserError
 
 PIECE_BYTES = 8 << 20
-NUM_PIECES = 8  # in shared memory, read or not yet: how far the process is ahead
+NUM_PIECES = 8  # in shared memory, read or unread: how far the process is ahead
 _ends_here: set[int] = set()  # file descriptors that a further fork must not keep open
 
 
 def batches_from_process(
     make_batches: Callable[[], Iterator[Batch]], num_singles: int, *, pinned: bool
 ) -> Iterator[Batch]:
-    """Yield the batches of an iterator that a process of its own goes through.
+    """Yield the batches of an iterator that runs in a separate process.
 
-    The process begins with the first batch that is asked for, is a few batches ahead, and ends with
-    the iterator or with this process. An error of its own is raised here, after the batches before.
+    The process starts when the first batch is requested, is a few batches ahead, and ends with
+    the iterator or with this process. Its errors are raised here, after the batches before them.
 
     Args:
         make_batches: returns the iterator.
-        num_singles: so many first features of each batch have one id a row at most.
-        pinned: whether batches lie in pinned memory, from which a GPU copies them.
+        num_singles: number of first features of each batch with at most one id per row.
+        pinned: whether batches are in pinned memory, from which a GPU copies them.
 
     Raises:
         DataError: if the process is ended from outside.
     """
     shared = mmap.mmap(-1, NUM_PIECES * PIECE_BYTES)
     pieces = np.frombuffer(shared, np.uint8).reshape(NUM_PIECES, PIECE_BYTES)
-    told, tell = Pipe(duplex=False)  # that a piece is written
-    free, give_back = Pipe(duplex=False)  # a piece that has been read
+    told, tell = Pipe(duplex=False)  # sends that a piece is written
+    free, give_back = Pipe(duplex=False)  # sends a piece that has been read
     ends = {told.fileno(), give_back.fileno()}
     try:
         pid = os.fork()
-    except OSError:  # the system has no room for a second process of this size
+    except OSError:  # not enough memory for a second process of this size
         yield from make_batches()
         return
     if pid == 0:
@@ -90,12 +90,12 @@ def batches_from_process(
 
 
 class _Process:
-    """A process that keeps nothing, and may be ended at any time."""
+    """A process without state to save, which may be ended at any time."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._code: int | None = None
-        self._lock = threading.RLock()  # of two that wait for it, one would learn nothing
+        self._lock = threading.RLock()  # if two threads waited, one would not get the exit code
 
     def wait(self) -> int:
         """Wait until it has ended; return its exit code, below 0 for a signal."""
@@ -129,9 +129,9 @@ def _receive(
                 if start:
                     told.recv_bytes()
                 part = memory[start : start + PIECE_BYTES]
-                # not by PyTorch, whose threads would wait for cores that the other process uses
+                # not with PyTorch, whose threads would wait for cores that the other process uses
                 np.copyto(part, pieces[next(turns)][: len(part)])
-                with suppress(BrokenPipeError):  # it was ended since it wrote this
+                with suppress(BrokenPipeError):  # the process has ended since it wrote this
                     give_back.send_bytes(b"")
             yield layout, buffer
     except EOFError as error:
@@ -153,12 +153,12 @@ def _serve(
     tell: Connection,
     free: Connection,
 ) -> None:
-    """Write batches until there are no more, or nobody reads them. Never returns."""
+    """Write batches until there are none left, or nobody reads them. Never returns."""
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # the training decides when it ends
-        gc.freeze()  # a collection would visit all that the training has, and copy those pages
-        torch.set_num_threads(1)  # others of the training do not exist here
+        gc.freeze()  # a collection would visit all of the training's objects, and copy their pages
+        torch.set_num_threads(1)  # the training's other threads do not exist here
         turns = count()
         try:
             for batch in prefetch_in_thread(make_batches(), 1):
@@ -168,7 +168,7 @@ def _serve(
             os._exit(0)
         except Exception as error:
             last = error
-            if not isinstance(error, UserError):  # its traceback ends in the other process
+            if not isinstance(error, UserError):  # tracebacks are not sent between processes
                 error.add_note(traceback.format_exc())
         try:
             told = pickle.dumps(last)
@@ -190,7 +190,7 @@ def _write(
     free: Connection,
     turns: Iterator[int],
 ) -> None:
-    """Write a batch, and tell its layout with its first piece."""
+    """Write a batch, and send its layout with its first piece."""
     layout = BatchLayout.of(batch, num_singles)
     tensors = BatchLayout.tensors_of(batch)
     for start in range(0, layout.num_bytes, PIECE_BYTES):
@@ -205,5 +205,5 @@ def _write(
                 width = place.stored.itemsize
                 part = array[(low - place.start) // width : (high - place.start) // width]
                 there = piece[low - start : high - start].view(stored)
-                np.copyto(there, part, casting="unsafe")  # the layout has looked at the values
+                np.copyto(there, part, casting="unsafe")  # the layout has checked the values
         tell.send_bytes(b"" if start else pickle.dumps(layout))

@@ -1,4 +1,4 @@
-"""Reads the items that users have seen, which `runner.data.interactions.seen` writes.
+"""Reads the items that users have seen, as written by `runner.data.interactions.seen`.
 
 Shape legend: N rows of a split, B rows of a batch, V values.
 """
@@ -15,25 +15,25 @@ from runner.data.core.blocks import READ_ERRORS, open_blocks
 from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name
 from runner.errors import DataError, first_line
 
-START, STOP = "seen start", "seen stop"  # of the slice of a row; columns that no batch has
+START, STOP = "seen start", "seen stop"  # of the slice of a row; columns that batches do not have
 ITEM = "item"  # the column of the pool
 
 
 def pool_name(split: str) -> str:
-    """Return what the files of a split's pool are called, in place of the name of a split."""
+    """Return the name for the files of a split's pool, used in place of a split's name."""
     return f"seen-{split}"
 
 
 class SeenItems:
     """The items that the user of each row of a split has seen, read from the pool as needed.
 
-    In memory are 16 bytes for each row of the split, and the blocks of the last rows asked for.
+    Memory holds 16 bytes for each row of the split, and the blocks of the most recent rows.
 
     Args:
         folder: with the pool.
         split: its name.
-        start_N: where in the pool the slice of each row starts.
-        stop_N: where it stops.
+        start_N: where the slice of each row starts in the pool.
+        stop_N: where it ends.
     """
 
     def __init__(self, folder: Path, split: str, start_N: np.ndarray, stop_N: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class SeenItems:
         return row_V, items[offsets[block_V] + place_V % BLOCK_ROWS]
 
     def _read(self, needed: Sequence[int] | np.ndarray) -> None:
-        """Hold the blocks that are needed, and no others.
+        """Keep only the needed blocks in memory.
 
         Raises:
             DataError: naming the file that cannot be read.

@@ -1,4 +1,4 @@
-"""An epoch as slices of windows, of which one rank's batches are made."""
+"""An epoch as slices of windows, from which one rank's batches are made."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RankSlice:
         )
 
     def rows_before(self, offset: int) -> int:
-        """Return how many rows of this rank lie before an offset of the epoch."""
+        """Return how many rows of this rank come before an offset of the epoch."""
         full_end = self.start + self.num_full_batches * self.global_batch_size
         full, rest = divmod(
             min(max(offset, self.start), full_end) - self.start, self.global_batch_size
@@ -83,12 +83,12 @@ class RankSlice:
 
 
 class WindowSource(Protocol):
-    """Whatever brings the rows of a window, for one thread at a time."""
+    """Provides the rows of a window, for one thread at a time."""
 
     def read_window(
         self, epoch_plan: EpochPlan, rank_slice: RankSlice, number: int
     ) -> Sequence[Rows]:
-        """Return the rows that a rank has in a window, in their order, in any number of parts."""
+        """Return a rank's rows in a window, in order, in any number of parts."""
         ...
 
     def read_first_row(self, epoch_plan: EpochPlan) -> Rows:
@@ -96,7 +96,7 @@ class WindowSource(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Let a read that another thread waits for fail soon, since nobody wants it any more."""
+        """Make a read for which another thread waits fail soon, since it is no longer needed."""
         return
 
     def close(self) -> None: ...
@@ -157,7 +157,7 @@ def iterate_batch_slices(
         if rank_slice.start + num_done * rank_slice.global_batch_size < rank_slice.total:
             if waiting:
                 yield BatchSlice(tuple(waiting), rank_slice.total)
-            else:  # every rank makes the same number of updates, so it needs some row
+            else:  # every rank makes the same number of updates, so it needs a row
                 row = window_reader.read_first_row(epoch_plan)
                 yield BatchSlice(((row, 0, 1),), rank_slice.total, is_padding=True)
 
@@ -165,13 +165,13 @@ def iterate_batch_slices(
 class WindowReader:
     """Reads windows in order; `workers` threads read as many of them in advance.
 
-    Arrow and NumPy release the GIL, so threads are enough. The order of the windows does not depend
+    Arrow and NumPy release the GIL, so threads suffice. The order of the windows does not depend
     on which thread finishes first.
     """
 
     def __init__(self, open_source: Callable[[], WindowSource], workers: int) -> None:
         self._open_source, self._workers = open_source, workers
-        self._local = threading.local()  # each thread has a source, whose files are not shared
+        self._local = threading.local()  # each thread has its source; files are not shared
         self._sources: list[WindowSource] = []
 
     def __enter__(self) -> WindowReader:
