@@ -31,7 +31,7 @@ class StreamChunk:
 
 
 class StreamSource(Protocol):
-    """Whatever brings rows in an order that can be repeated from any position."""
+    """Provides rows in an order that can be repeated from any position."""
 
     def read_chunks(
         self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
@@ -41,7 +41,7 @@ class StreamSource(Protocol):
         Args:
             position: of a checkpoint; None: the beginning of the stream.
             first_row: number of rows of the stream before that position.
-            should_stop: asked during a wait; true ends the run.
+            should_stop: called during a wait; true ends the run.
 
         Raises:
             EndOfStream: after a wait that was too long or was stopped.
@@ -53,8 +53,8 @@ class StreamSource(Protocol):
 class StreamDataset:
     """Implements `runner.data.core.dataset.Dataset` with one split, `train`, of unknown length.
 
-    Only full batches are given out. Rows that fill none are left for the run that continues from
-    here, which therefore makes the same updates as a run that never stopped.
+    Only full batches are delivered. The remaining rows are left for the run that continues from
+    here, which therefore makes the same updates as a run without interruption.
     """
 
     is_stream = True
@@ -73,7 +73,7 @@ class StreamDataset:
         self._sequence_keys = [feature.name for feature in self.schema.sequences]
 
     def save_fitted_transforms(self, folder: Path) -> None:
-        """Save the transforms that the rows are encoded with."""
+        """Save the transforms with which the rows are encoded."""
         with tempfile.TemporaryDirectory() as temporary:
             self._fitted.save(Path(temporary))
             copy_fitted_transforms(Path(temporary), folder)
@@ -124,7 +124,7 @@ class StreamDataset:
 
 
 def take_part(spans: Sequence[RowSpan], first: int, count: int) -> tuple[RowSpan, ...]:
-    """Return the spans of `count` rows from row `first` of some spans on."""
+    """Return the spans of `count` rows, beginning at row `first` of the given spans."""
     part: list[RowSpan] = []
     at = 0
     for rows, a, b in spans:

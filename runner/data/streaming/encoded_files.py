@@ -1,4 +1,4 @@
-"""Files of a stream whose columns are encoded as a table's are: vocabularies, crosses, texts."""
+"""Files of a stream with columns encoded like a table's: vocabularies, crosses, texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) 
     """Return the columns of encoded rows; without fitted transforms, tables have any size.
 
     Raises:
-        ConfigError: for ids whose largest is not declared, since it may come at any time.
+        ConfigError: for ids without a declared size, since larger ones may arrive at any time.
     """
     for spec in declared.ids:
         known = ("vocabulary", "bucketise", *TIME_PARTS)
@@ -44,10 +44,10 @@ def encoded_columns(declared: Declared, fitted: FittedTransforms | None = None) 
 
 
 def fit_to_first_rows(declared: Declared, paths: Sequence[Path], num_rows: int) -> FittedTransforms:
-    """Return the transforms fitted to the first rows of the files that are there.
+    """Return the transforms fitted to the first rows of the existing files.
 
     Raises:
-        ConfigError: if there is no row to fit them to.
+        ConfigError: if there are no rows for it.
         DataError: for a bad row.
     """
     fitter = TransformFitter(declared, split_seed=0, skip_bad_rows=False)

@@ -1,4 +1,4 @@
-"""A folder as a stream of Parquet files with ascending names, each renamed into place."""
+"""A folder as a stream of Parquet files with ascending names, each moved there when complete."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ class FolderRecipe:
 
     @property
     def columns(self) -> Columns:
-        """The columns of batches; tables that a vocabulary fills have any size here."""
+        """The columns of batches; tables filled by a vocabulary have any size here."""
         return plain_columns(self.declared) or encoded_columns(self.declared)
 
     @cached_property
     def is_encoded(self) -> bool:
-        """Whether rows need the encoder of tables, and are not read as they are."""
+        """Whether rows need the encoder of tables, instead of being read unchanged."""
         return plain_columns(self.declared) is None
 
     def make_encoder(self) -> FileEncoder | None:
         """Return the encoder, with the transforms of `learnt` or fitted to the first rows.
 
         Raises:
-            ConfigError: if there is no row yet to fit them to.
+            ConfigError: if there are no rows yet to fit them to.
             DataError: for transforms that cannot be read, and bad rows.
         """
         if not self.is_encoded:
@@ -92,7 +92,7 @@ class FolderRecipe:
         assert self.columns
 
     def content_fields(self) -> Mapping[str, Any]:
-        """Return what identifies the stream, whose content is not known yet."""
+        """Return the fields that identify the stream, whose content is not known yet."""
         return {
             "stream": "folder",
             "folder": os.path.realpath(str(self.path)),
@@ -128,7 +128,7 @@ def folder(**settings: Any) -> StreamDataset:
 
 
 def list_names(folder: Path) -> list[str]:
-    """Return the names of the stream's files that are there, in their order."""
+    """Return the names of the stream's existing files, in order."""
     names = (entry.name for entry in os.scandir(folder) if entry.is_file())
     return sorted(n for n in names if n.endswith(PARQUET_SUFFIXES) and not n.startswith((".", "_")))
 
@@ -136,8 +136,8 @@ def list_names(folder: Path) -> list[str]:
 class FolderSource:
     """Yields the rows of one file after another.
 
-    A position has the `file`, the `row` in it after the last one used, its number of `rows`, the
-    hash `xxh3` of its content, and how many `files` there were up to it.
+    A position has the `file`, the `row` after the last one used in it, its number of `rows`, the
+    hash `xxh3` of its content, and the number of `files` up to it.
     """
 
     def __init__(self, settings: FolderRecipe, encoder: FileEncoder | None = None) -> None:
@@ -145,7 +145,7 @@ class FolderSource:
         self._encoder = encoder
         self._folder = Path(str(settings.path))
         self._columns = settings.columns
-        self._visited: set[str] = set()  # names of the files that have had their turn
+        self._visited: set[str] = set()  # names of the files read so far
 
     def read_chunks(
         self, position: StreamPosition | None, first_row: int, should_stop: Callable[[], bool]
@@ -155,7 +155,7 @@ class FolderSource:
         Raises:
             DataError: for a file that stays incomplete, cannot be read, has changed since the
                 checkpoint, or came too late, with a name before that of a file already read.
-                Where older files are removed meanwhile, one that came then may stay unseen.
+                If older files are removed meanwhile, a late file may go unnoticed.
         """
         settings = self._settings
         poller = Poller(settings.poll_s, settings.idle_timeout_s, should_stop)
@@ -163,7 +163,7 @@ class FolderSource:
         if position is not None:
             last = position["file"]
             self._visited = {name for name in list_names(self._folder) if name <= last}
-            self._check_none_is_late(last, position.get("files"))  # older runs have not counted
+            self._check_none_is_late(last, position.get("files"))  # older runs have no count
             if position["row"] < position["rows"]:
                 index = self._reopen(position)
                 yield from self._read_file(index, position["row"], first_row)
@@ -177,10 +177,10 @@ class FolderSource:
             poller.reset()
 
     def _check_none_is_late(self, last: str, num_files: int | None) -> None:
-        """Check that no file up to `last` came while the run was stopped.
+        """Check that no file before `last` arrived while the run was stopped.
 
         Raises:
-            DataError: if there are more than the run had come to.
+            DataError: if there are more files than the run had read.
         """
         if num_files is None or len(self._visited) <= num_files:
             return
@@ -242,7 +242,7 @@ class FolderSource:
         """Return the blocks of the file in which a checkpoint stopped.
 
         Raises:
-            DataError: if it is gone or has changed.
+            DataError: if it is missing or has changed.
         """
         path = self._folder / position["file"]
         row, num_rows = position["row"], position["rows"]
@@ -257,7 +257,7 @@ class FolderSource:
                 "back, and give new rows a file of their own"
             )
         digest = hash_file_anew(path)
-        if position.get("xxh3", digest) != digest:  # older runs have not kept it
+        if position.get("xxh3", digest) != digest:  # older runs have not stored it
             raise DataError(
                 f"{path}: has other content than when the run used {row} of its {num_rows} rows; "
                 "put the old file back, and give new rows a file of their own"

@@ -1,9 +1,9 @@
-"""A Kafka topic as a stream: each message is a JSON object that holds a row.
+"""A Kafka topic as a stream: each message is a JSON object with one row.
 
 The partitions take turns, one message each, in the order of their numbers: message n of partition p
-of P is row n * P + p. So the order is a function of the topic alone, whatever arrives first. A
+of P is row n * P + p. So the order is a function of the topic alone, whichever arrives first. A
 position has an offset for each partition; checkpoints keep it, and nothing is committed to the
-broker. The price is that the stream waits for a partition that has its turn and no message.
+broker. The price is that the stream waits for a partition that has its turn but no message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TopicRecipe:
     begin: Annotated[str, Key(choices=("earliest", "latest"))]
     idle_timeout_s: SecondsOrNone
     client: Mapping[str, Any] = field(default_factory=dict)
-    learnt: str | None = None  # folder with a run's fitted transforms, to be used as they are
+    learnt: str | None = None  # folder with a run's fitted transforms, which are used unchanged
 
     @cached_property
     def declared(self) -> Declared:
@@ -99,7 +99,7 @@ def kafka(**settings: Any) -> StreamDataset:
     """Return the dataset of the option `kafka`.
 
     Raises:
-        ConfigError: for a wrong setting, or without the package of the client.
+        ConfigError: for a wrong setting, or if the client's package is not installed.
     """
     from runner.data.streaming.dataset import StreamDataset  # imports torch
 
@@ -118,7 +118,7 @@ class TopicSource:
 
     def __init__(self, settings: TopicRecipe) -> None:
         self._settings, self._decoder = settings, settings.decoder
-        if self._decoder.declared is None:  # the encoder checks the values of others
+        if self._decoder.declared is None:  # otherwise the encoder checks the values
             check_columns(self._decoder.columns, self._decoder.types, f"topic {settings.topic}")
 
     def read_chunks(
@@ -127,8 +127,8 @@ class TopicSource:
         """Yield the rows from a position on, see `StreamSource.read_chunks`.
 
         Raises:
-            DataError: for a broker that does not answer, a topic that is not there, offsets that
-                are gone, and messages that are no rows.
+            DataError: if the broker does not answer, the topic is missing, offsets have expired,
+                or a message is not a row.
         """
         from runner.data.streaming.dataset import StreamChunk
 

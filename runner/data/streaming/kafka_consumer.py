@@ -1,4 +1,4 @@
-"""A Kafka consumer that gives out the messages of a topic's partitions in turn."""
+"""A Kafka consumer that returns the messages of a topic's partitions in turn."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, cast
 from runner.errors import DataError
 
 POLL_S = 0.1
-CHUNK_ROWS = 1024  # at most so many messages become one chunk
+CHUNK_ROWS = 1024  # maximum number of messages in a chunk
 MAX_BUFFERED_MESSAGES = 10_000  # of a partition that waits for its turn
 CONNECT_TIMEOUT_S = 30.0
-# The checkpoint has the position, and an offset that is gone must not be skipped.
+# The checkpoint has the position, and an expired offset must not be skipped.
 RESERVED_SETTINGS = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -21,12 +21,12 @@ RESERVED_SETTINGS = {
     "enable.partition.eof": False,
     "group.id": "runner",
 }
-# A configuration may come from anywhere, and these let the client load machine code or run a shell.
+# A configuration may be untrusted, and these let the client load machine code or run a shell.
 CODE_SETTINGS = (
     *("plugin.library.paths", "ssl.engine.location", "ssl.engine.id", "ssl.providers"),
     "sasl.kerberos.kinit.cmd",
 )
-# What the client puts into the command of a shell
+# Placeholders that the client inserts into a shell command
 SHELL_PREFIX, SHELL_WORD = "sasl.kerberos.", r"[A-Za-z0-9_@./:-]*"
 
 
@@ -44,18 +44,18 @@ class Message:
 
 
 class RoundRobinConsumer:
-    """Consumes all partitions of a topic and gives out their messages in turn.
+    """Consumes all partitions of a topic and returns their messages in turn.
 
     Args:
         servers: addresses of the broker.
         topic: its name.
         client_settings: further settings of the client.
-        begin: `earliest` or `latest`, the position without `offsets`.
+        begin: `earliest` or `latest`, the position if `offsets` is not given.
         offsets: of each partition's next message.
         first_row: number of rows of the stream before that position.
 
     Raises:
-        DataError: if the broker does not answer, the topic is not there, or offsets are gone.
+        DataError: if the broker does not answer, the topic does not exist, or offsets have expired.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class RoundRobinConsumer:
         """Subscribe to all partitions; return the offset at which each one starts.
 
         Raises:
-            DataError: if the partitions or their offsets do not fit `offsets`.
+            DataError: if the partitions or their offsets do not match `offsets`.
         """
         partitions = self._list_partitions()
         if offsets is None:

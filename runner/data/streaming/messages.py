@@ -1,4 +1,4 @@
-"""Messages of a topic become rows: each is a JSON object, encoded as a table's rows are."""
+"""Decodes messages of a topic into rows: each is a JSON object, encoded like a table's rows."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from runner.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class MessageDecoder:
-    """Turns messages into rows.
+    """Converts messages to rows.
 
     Args:
         topic: for messages about bad ones.
         columns: of the rows.
         types: of the values in a message.
-        declared: the columns that the encoder of tables makes; None for values as they come.
+        declared: the columns that the encoder of tables makes; None: values are used unchanged.
         fitted: the transforms of these.
     """
 
@@ -67,7 +67,7 @@ class MessageDecoder:
             learnt: folder with the transforms of a run; None: nothing was fitted.
 
         Raises:
-            ConfigError: for columns whose transforms must be fitted, and are not.
+            ConfigError: for columns with transforms that must be fitted, but are not.
             DataError: for transforms that cannot be read.
         """
         types = expected_types(declared)
@@ -81,7 +81,7 @@ class MessageDecoder:
                 "which a topic has not yet: dataset.learnt=RUN/data takes those of a run, and "
                 "`encode: growing` or `hash` needs none"
             )
-        declared = replace(declared, carried=())  # which no batch holds
+        declared = replace(declared, carried=())  # not in batches
         fitted = FittedTransforms.load(Path(learnt)) if learnt else FittedTransforms()
         fitted = with_declared_sizes(fitted, declared)
         types = message_types(declared, fitted.id_types)
@@ -96,14 +96,14 @@ class MessageDecoder:
             first_row: the number in the stream of the first.
 
         Raises:
-            DataError: naming partition and offset of the first that is no row.
+            DataError: naming partition and offset of the first message that is not a row.
         """
         table, count = self._read(messages), len(messages)
         if self.declared is not None:
             chunk = _MessageChunk(DataFile(self.topic), 0, 0, count, table, messages=messages)
             validator = RowValidator.for_chunk(chunk, skip_bad_rows=False)
             table = encode_chunk(chunk, self.declared, self.fitted, validator)
-        # Each message stands as a file with one block of one row, so that errors name the message.
+        # Each message is treated as a file with one row, so that errors name the message.
         index = BlockIndex(
             files=cast(Any, messages),
             file_N=np.arange(count),
@@ -140,7 +140,7 @@ class MessageDecoder:
         return values
 
     def _check_types(self, message: Message, row: Mapping[str, Any]) -> None:
-        """Find the value that Arrow refused.
+        """Raise an error for the value that Arrow refused.
 
         Raises:
             DataError: naming message and column.
@@ -157,7 +157,7 @@ class MessageDecoder:
 
 
 def _flatten(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of an object; those of objects within it by names such as `user.id`."""
+    """Yield the values of an object; those of nested objects by names such as `user.id`."""
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{above}{name}.")
@@ -166,15 +166,15 @@ def _flatten(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
 
 
 def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
-    """Return the type of each column in a message whose rows are encoded.
+    """Return the type of each column in messages with encoded rows.
 
-    Ids are whole numbers, unless the declaration has `input: string` or a separator, or they were
-    texts in the training. Groups that are no ids are whole numbers. Times, and those that
-    a list is ordered by, are texts, into which numbers are made.
+    Ids are integers, unless the declaration has `input: string` or a separator, or they were
+    texts in training. Groups that are not ids are integers. Times, and those by
+    which a list is ordered, are texts, to which numbers are converted.
 
     Args:
         declared: all columns.
-        known: column -> `integer`, `unsigned` or `string`, what it held in the training.
+        known: column -> `integer`, `unsigned` or `string`, its type in training.
     """
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:

@@ -1,4 +1,4 @@
-"""What the streaming datasets share: their schema, checks and polling. Imports no torch."""
+"""Shared parts of the streaming datasets: their schema, checks and polling. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def load_declaration(schema: Any) -> Declared:
     """Parse `dataset.schema`: the path of a YAML file, or its content.
 
     Raises:
-        ConfigError: naming what is wrong in it.
+        ConfigError: naming the mistakes in it.
     """
     return TableRecipe(format="parquet", path=None, schema=schema).declared
 
 
 def plain_columns(declared: Declared) -> Columns | None:
-    """Return the columns of a stream that are read as they arrive; None if they are encoded."""
+    """Return the columns of a stream that are read unchanged; None if they are encoded."""
     return direct_columns(declared, expected_types(declared))
 
 
 def expected_types(declared: Declared) -> pa.Schema:
-    """Return the type of each column by its declaration, as no file has them."""
+    """Return the type of each column by its declaration, without a file."""
     numbers = [s.column for s in declared.labels] + [s.column for s in declared.numbers]
     numbers += [declared.weight] if declared.weight else []
     types: dict[str, pa.DataType] = dict.fromkeys(numbers, pa.float64())
@@ -45,17 +45,17 @@ def expected_types(declared: Declared) -> pa.Schema:
 
 
 def plain_transforms(declared: Declared) -> FittedTransforms:
-    """Return the transforms of columns that are read as they arrive: nothing is fitted."""
+    """Return the transforms of columns that are read unchanged: nothing is fitted."""
     return FittedTransforms(id_types=id_types(declared, expected_types(declared)))
 
 
 def declaration_identity(declared: Declared) -> str:
-    """Return a text that identifies the declaration, wherever the data lies."""
+    """Return a text that identifies the declaration, independent of the data's location."""
     return repr(replace(declared, places={}))
 
 
 class Poller:
-    """Paces the polling of a source, up to a limit of time in which nothing arrives."""
+    """Waits between polls of a source, up to a time limit without new data."""
 
     def __init__(
         self, poll_s: float, idle_timeout_s: float | None, should_stop: Callable[[], bool]
@@ -64,17 +64,17 @@ class Poller:
         self.reset()
 
     def reset(self) -> None:
-        """Start the limit anew, as something has arrived."""
+        """Restart the time limit, since data has arrived."""
         self._idle_since_s = time.monotonic()
 
     def wait(self, awaited: str) -> None:
-        """Sleep until the source should be polled again.
+        """Sleep until the next poll.
 
         Args:
-            awaited: what has not arrived, for the message.
+            awaited: the expected data, for the message.
 
         Raises:
-            EndOfStream: if nothing has arrived for too long, or the run shall stop.
+            EndOfStream: if nothing has arrived for too long, or the run is to stop.
         """
         until_s = time.monotonic() + self._poll_s
         while True:
