@@ -154,9 +154,7 @@ def _parse_json(block: bytes, schema: pa.Schema | None) -> pa.Table:
     table = _parse_as(block, None)
     try:
         table.validate()
-    except (
-        pa.ArrowInvalid
-    ):  # inferring types, Arrow drops values of lists that begin with two nulls
+    except pa.ArrowInvalid:  # Arrow drops values of lists that begin with two nulls
         table = _parse_as(block, _with_typed_lists(table.schema))
     return _with_unsigned(table, block)
 
