@@ -156,7 +156,7 @@ class IdSpec(_MayBeAmounts):
 
     @property
     def takes_missing(self) -> bool:
-        """Whether a row may lack a value: it gets an empty list, a default, or a row of the table."""
+        """Whether a row may lack a value: it gets an empty list, a default, or a table's row."""
         has_own_row = self.encode in ("vocabulary", "growing", "bucketise", *TIME_PARTS)
         return self.is_list or bool(self.cross) or has_own_row or self.default is not None
 
@@ -256,7 +256,7 @@ class Declared:
 
     @property
     def optional_columns(self) -> frozenset[str]:
-        """Columns that every row may lack, since all that is made from them allows missing values."""
+        """Columns that every row may lack, as all that is made from them allows missing values."""
         numbers: list[LabelSpec | NumericSpec] = [*self.labels, *self.numbers]  # matches take all
         columns = [(spec.columns, spec.default is not None) for spec in numbers]
         columns += [(spec.columns, spec.takes_missing) for spec in self.ids]

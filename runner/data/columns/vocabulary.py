@@ -32,7 +32,7 @@ class ValueCounter:
 
     @property
     def num_held(self) -> int:
-        """The number of values in memory, each with its count; waiting ones may occur repeatedly."""
+        """The number of values in memory, with their counts; waiting ones may occur repeatedly."""
         return len(self._values) + self._num_waiting
 
     def add(self, values: np.ndarray) -> None:

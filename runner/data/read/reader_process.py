@@ -73,7 +73,7 @@ def batches_from_process(
         first = next(received, None)
         if first is None:
             return
-        # a core takes long to read what another one has written: of a large batch, as an update
+        # a core is slow to read what another one has written: a large batch takes a whole update
         is_large = first[0].num_bytes > PIECE_BYTES
         others = prefetch_in_thread(received, 1) if is_large else received
         try:
