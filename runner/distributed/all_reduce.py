@@ -1,4 +1,4 @@
-"""All-reduce of the gradients of parameters that every rank has a copy of."""
+"""All-reduce of the gradients of parameters that are replicated on every rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def all_reduce_gradients(
 
     Args:
         parameters: the same ones in the same order on every rank.
-        ranks: that take part.
+        ranks: the participating ranks.
         is_finite: this rank's flag, sent in the same exchange.
 
     Returns:

@@ -1,8 +1,8 @@
 """A debug mode that checks that all ranks enter the same collectives in the same order.
 
-Ranks that do not would wait for each other until the timeout, or exchange values that do not belong
-together. With RUNNER_CHECK_COLLECTIVES=1 each rank says what it enters before it does: the first
-one writes it into the store through which the ranks have met, and the others compare.
+Ranks that do not would wait for each other until the timeout, or exchange unrelated values.
+With RUNNER_CHECK_COLLECTIVES=1 each rank announces the collective that it is about to enter: the
+first one writes it into the store used for the rendezvous, and the others compare.
 TORCH_DISTRIBUTED_DEBUG=DETAIL does the same, but TorchRec does not run under it.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 VARIABLE = "RUNNER_CHECK_COLLECTIVES"
-_SAME_SHAPE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor")  # on all ranks
+_SAME_SHAPE = ("all_reduce", "broadcast", "reduce", "all_gather_into_tensor")  # equal on all ranks
 _ANY_SHAPE = (
     *("all_gather", "all_gather_object", "all_to_all", "all_to_all_single", "barrier"),
     *("broadcast_object_list", "gather_object", "reduce_scatter", "reduce_scatter_tensor"),
@@ -37,16 +37,16 @@ class CollectiveOrderError(RuntimeError):
 
 
 def check_collective_order(timeout: timedelta) -> None:
-    """Check every collective that is called through `torch.distributed` from now on.
+    """Check every collective called through `torch.distributed` from now on.
 
     The process group must have been joined.
 
     Args:
-        timeout: after which a rank fails if the one that keeps the store does not answer.
+        timeout: after which a rank fails if the rank that serves the store does not answer.
     """
     store = PrefixStore("collective order", _get_default_store())
     counts: Counter[str] = Counter()
-    # of a group that was joined before, its check is left out
+    # for a group that was joined earlier, its check is removed
     real = {name: inspect.unwrap(getattr(dist, name)) for name in (*_SAME_SHAPE, *_ANY_SHAPE)}
 
     def check(name: str, arguments: tuple[Any, ...], group: Any) -> None:
@@ -78,7 +78,7 @@ def check_collective_order(timeout: timedelta) -> None:
 
 
 def _call_within(timeout: timedelta, call: Callable[[], bytes]) -> bytes:
-    """Return what the call returns. A store waits for its answer without an end of its own.
+    """Return what the call returns; the store itself would wait without a limit.
 
     Raises:
         TimeoutError: if it has not returned in time; its thread is left behind.
@@ -94,7 +94,7 @@ def _call_within(timeout: timedelta, call: Callable[[], bytes]) -> bytes:
 
 
 def _caller() -> str:
-    """Return the function outside of this module and of `Ranks` that enters the collective."""
+    """Return the function outside this module and `Ranks` that enters the collective."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename in _OWN_FILES:
         frame = frame.f_back

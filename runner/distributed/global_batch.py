@@ -1,7 +1,7 @@
 """The rows of one update, counted over ranks and micro-batches. No torch here.
 
-A run is signed by the product and a resume keeps it; how many ranks and micro-batches share the
-rows may change.
+The signature of a run contains the product and a resume keeps it; how many ranks and micro-batches
+share the rows may change.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def batches_per_update(accumulate: int, world_size: int) -> int:
 
 
 def rank_batch_size(batch_size: int, accumulate: int, batch_multiplier: int = 1) -> int:
-    """Return the rows that one rank takes in one update.
+    """Return the rows of one rank in one update.
 
     Args:
         batch_size: rows of a rank's micro-batch.
         accumulate: micro-batches of a rank.
-        batch_multiplier: original updates in one, raised on a plateau.
+        batch_multiplier: original updates per update, raised on a plateau.
     """
     return batch_size * accumulate * batch_multiplier
 

@@ -22,26 +22,26 @@ from typing import Any
 
 from runner.distributed.parent_death import die_with_parent
 
-# When a rank fails, the others fail at their next exchange with it. Those that still live after
+# When a rank fails, the others fail at their next exchange with it. Those still running after
 # this time, because they are stopped or hang, are killed.
 GRACE_S = 5.0
-# Ranks that were told to stop, have not agreed on it and have not computed for this time are stuck.
+# Ranks that were told to stop, have not agreed to it and have not computed for this time are stuck.
 IDLE_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAX_TEXT = 20_000  # characters of a report
-_MAX_BYTES = 60_000  # of a report, which a pipe holds without a reader
+_MAX_BYTES = 60_000  # of a report, small enough for the buffer of a pipe without a reader
 
-# The socket on which rank 0 serves the store through which ranks that we fork find each other.
+# The socket on which rank 0 serves the store for the rendezvous of ranks that we fork.
 store_socket: socket.socket | None = None
 _report: int | None = None  # in a rank that we forked: the pipe on which it reports its result
 
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """How a process of a job ended."""
+    """The outcome of a process of a job."""
 
     code: int
-    # completed, pruned, interrupted, failed, or refused for a mistake in configuration or data
+    # completed, pruned, interrupted, failed, or refused for an error in configuration or data
     status: str = "completed"
     message: str = ""
     trace: str = ""
@@ -53,7 +53,7 @@ class ProcessResult:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the others wait for it in vain. A job that has failed on all ranks has not."""
+        """Whether others wait for it in vain, unlike for a job that has failed on all ranks."""
         return not self.is_ok and bool(self.message)
 
 
@@ -61,7 +61,7 @@ class ProcessResult:
 class _Rank:
     number: int
     pid: int
-    reports: int  # read end of the pipe on which it reports its result
+    reports: int  # read end of the pipe for its result
     handle: int  # pidfd, readable once the process has ended; -1 where the system has none
     result: ProcessResult | None = None
     was_killed: bool = False  # by this module
@@ -71,7 +71,7 @@ class _Rank:
         return bool(select.select([self.reports], [], [], 0)[0])
 
     def cpu_s(self) -> float:
-        """Return the seconds for which it has computed; 0 where the system does not tell."""
+        """Return the seconds for which it has computed; 0 if the system does not provide this."""
         try:
             with open(f"/proc/{self.pid}/stat") as file:
                 ticks = file.read().rpartition(")")[2].split()[11:13]
@@ -82,14 +82,14 @@ class _Rank:
 
 @dataclass
 class _Signals:
-    """The signals that the parent has received, and whether the ranks still work since then."""
+    """The signals that the parent has received, and whether the ranks have computed since then."""
 
     grace_s: float | None
     numbers: list[int] = field(default_factory=list)
     last_s: float = math.inf  # when the last one came, on the monotonic clock
     first_s: float = math.inf
     _busy_s: float = 0.0  # when the ranks were last seen to compute
-    _looked: tuple[float, float] = (0.0, 0.0)  # when, and for how long they had computed
+    _looked: tuple[float, float] = (0.0, 0.0)  # when last checked, and seconds computed by then
     _is_told: bool = False
 
     def receive(self, number: int) -> None:
@@ -98,7 +98,7 @@ class _Signals:
         self.first_s = min(self.first_s, self.last_s)
 
     def why_over(self, alive: list[_Rank]) -> str:
-        """Return why ranks that are still there must be ended; empty if they need not be."""
+        """Return why ranks that are still running must be ended; empty if they need not be."""
         now = time.monotonic()
         if signal.SIGINT in self.numbers[1:] and now > self.last_s + 1:  # they may be stuck
             return "interrupted at once; the newest whole checkpoint is kept"
@@ -126,9 +126,9 @@ class _Signals:
 
 
 def acknowledge_stop() -> None:
-    """Tell the parent that this rank has agreed with the others to stop, so that none is stuck."""
+    """Tell the parent that this rank has agreed with the others to stop, so none is stuck."""
     if _report is not None:
-        os.write(_report, b"\n")  # which means nothing in front of JSON
+        os.write(_report, b"\n")  # ignored in front of JSON
 
 
 def run_on_ranks(
@@ -140,8 +140,8 @@ def run_on_ranks(
     to all. No process is left when this returns or, on Linux, when the calling process is killed.
 
     Args:
-        num_ranks: how many.
-        work: what each does.
+        num_ranks: their number.
+        work: the function that each calls.
         stop_grace_s: after SIGTERM, ranks that wait for one that is stuck are ended this late; a
             second SIGINT ends them at once. None: no limit.
 
@@ -188,7 +188,7 @@ def _fork(
         handle = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else -1
         return _Rank(number, pid, reports, handle)
     try:
-        # In a process group of its own it gets the terminal's Ctrl-C once, through the parent.
+        # In a separate process group it gets the terminal's Ctrl-C once, through the parent.
         os.setpgid(0, 0)
         die_with_parent(parent, signal.SIGKILL)
         for other in others:
@@ -305,13 +305,13 @@ def _kill(ranks: list[_Rank]) -> None:
 
 def _send_signal(ranks: list[_Rank], number: int) -> None:
     for rank in ranks:
-        if rank.result is None:  # it is not reaped, so that its pid cannot be another process's
+        if rank.result is None:  # it is not reaped, so its pid cannot belong to another process
             with suppress(ProcessLookupError):
                 os.kill(rank.pid, number)
 
 
 def _first_failure(ranks: list[_Rank], signum: int | None) -> ProcessResult:
-    """Return what the first of the ended ranks to fail by itself says, or rank 0 if none failed."""
+    """Return the result of the first ended rank to fail by itself, or of rank 0 if none failed."""
     results = {rank.number: rank.result for rank in ranks if rank.result is not None}
     failures = [(r.at, n) for n, r in results.items() if not r.is_ok and not ranks[n].was_killed]
     if not failures:
@@ -336,7 +336,7 @@ def signal_handlers(handler: Callable[[int, Any], None], numbers: Iterable[int])
 
 @contextmanager
 def _listening_socket() -> Iterator[socket.socket]:
-    """Open a socket now, so that no other process can take its port before the ranks meet."""
+    """Open a socket now, so that no other process can take its port before the rendezvous."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)

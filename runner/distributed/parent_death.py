@@ -1,7 +1,7 @@
 """Processes that end when their parent or their terminal does.
 
 The script `parent_death.py PARENT COMMAND...`, run with `python -I -S`, replaces itself by a job of
-a sweep. The job then ends with the sweep, however the sweep ends: when the parent dies, the kernel
+a sweep. The job then ends with the sweep, for whatever reason: when the parent dies, the kernel
 sends it SIGTERM, so that it saves and exits. To ask for this in the sweep itself, between fork and
 exec, would run Python code after a fork in a process that may have threads. Only the standard
 library is imported here.
@@ -41,7 +41,7 @@ def become_job(parent: int) -> None:
 def stop_with_terminal() -> None:
     """Stop like at SIGTERM when the terminal is closed (SIGHUP), unless `nohup` ignores that.
 
-    Only the main thread of a process may say so; in another one this does nothing.
+    Only the main thread of a process can set this; in another thread this does nothing.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if is_main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:

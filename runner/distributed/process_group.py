@@ -1,6 +1,6 @@
 """Joining and leaving the process group, for ranks that we or torchrun have started.
 
-By itself gloo listens at the address to which the host's name resolves. That is a loopback address
+By default gloo listens at the address to which the host's name resolves. That is a loopback address
 on many machines, as Debian's `127.0.1.1`, and wherever the name does not resolve; ranks of other
 nodes then wait in vain until their timeout.
 """
@@ -27,18 +27,18 @@ GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
 def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
-    """Collective. Join the process group that the environment describes, if it describes one.
+    """Collective. Join the process group described by the environment, if there is one.
 
     Args:
-        device: on which this rank computes.
-        timeout_s: after this time, a rank that waits for others in an exchange fails.
+        device: the device of this rank.
+        timeout_s: time after which a rank that waits for others in an exchange fails.
 
     Returns:
-        The ranks; this process alone without a group.
+        The ranks; a single one without a group.
 
     Raises:
         UserError: if nodes have different numbers of ranks.
-        DistError: if not all ranks come.
+        DistError: if some ranks do not join.
     """
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return current_ranks()
@@ -79,16 +79,16 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group; without this, some runs end in an abort."""
+    """Destroy the process group; without this, some runs end with an abort."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def set_gloo_interface(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Make gloo listen on the interface of the route to rank 0, where there are several nodes.
+    """Make gloo listen on the interface of the route to rank 0, if there are several nodes.
 
-    A variable that the user has set stays, and so does gloo's own choice where the route goes
-    through the loopback or over IPv6.
+    A variable set by the user is kept, and so is gloo's own choice if the route uses
+    the loopback or IPv6.
     """
     is_one_node = environment.get("LOCAL_WORLD_SIZE", "1") == environment.get("WORLD_SIZE", "1")
     if GLOO_VARIABLE in environment or is_one_node:
@@ -98,9 +98,9 @@ def set_gloo_interface(environment: MutableMapping[str, str] = os.environ) -> No
 
 
 def route_interface(host: str) -> str | None:
-    """Return the interface that has the address from which this machine reaches a host.
+    """Return the interface with the address from which this machine reaches a host.
 
-    For an address of this machine it is the one that has it. No packet is sent.
+    For an address of this machine it is the interface with that address. No packet is sent.
 
     Returns:
         None for the loopback, for a host without an IPv4 address, and on other systems than Linux.

@@ -1,6 +1,6 @@
 """The ranks of a run as one process sees them, with every collective that the runner uses.
 
-In a single process each collective does nothing and costs nothing. Objects are pickled on their way
+In a single process each collective does nothing and costs nothing. Objects are pickled for exchange
 between the ranks of one run, but never from or to a file.
 """
 
@@ -119,9 +119,9 @@ class Ranks:
         return states
 
     def with_new_group(self) -> Ranks:
-        """Collective. Return the same ranks with a process group of their own.
+        """Collective. Return the same ranks with a separate process group.
 
-        A thread needs one, as its collectives must not mix with those of training.
+        A thread needs this, since its collectives must not mix with those of training.
         """
         if not self.is_distributed:
             return self
@@ -141,7 +141,7 @@ SINGLE_PROCESS = Ranks()
 
 
 def current_ranks() -> Ranks:
-    """Return the ranks of the process group that this process has joined, if it has joined one."""
+    """Return the ranks of the process group of this process, if it has joined one."""
     if not (dist.is_available() and dist.is_initialized()):
         return SINGLE_PROCESS
     size = dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Work on the nodes of a Ray cluster, and torchrun's command on each of them. Imports no torch."""
+"""Calls a function on nodes of a Ray cluster, and torchrun on each of them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class NodeRole:
-    """What torchrun has to know on one of several nodes."""
+    """The settings of torchrun on one of several nodes."""
 
     number: int  # of the node, from 0
     num_nodes: int
     ranks_per_node: int
     address: str  # of node 0
-    port: int  # of node 0, on which the ranks meet
+    port: int  # of node 0, for the rendezvous
 
     def command(self) -> list[str]:
         """Return the words before `-m MODULE`."""
@@ -35,16 +35,16 @@ def call_on_nodes(
     settings: Mapping[str, Any],
     ranks_per_node: int,
 ) -> Any:
-    """Call `work` in a task of the joined Ray cluster, or at once on so many nodes of it.
+    """Call `work` in a task of the connected Ray cluster, or at once on several of its nodes.
 
     Args:
-        work: is given the request; with several nodes also its `NodeRole` as `node`.
+        work: receives the request; with several nodes also its `NodeRole` as `node`.
         request: for all of them.
-        settings: the group `remote`: `nodes`, and what each task asks for.
+        settings: the group `remote`: `nodes`, and the resources of each task.
         ranks_per_node: processes that torchrun starts on each of several nodes.
 
     Returns:
-        What `work` returns, on the first node.
+        The result of `work` on the first node.
 
     Raises:
         ray.exceptions.RayError: if the task of the first node fails.
@@ -59,7 +59,7 @@ def call_on_nodes(
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     needs = {"CPU": asked["num_cpus"], "GPU": asked["num_gpus"]}
-    # a node has one bundle, and waits for the others until the cluster has them all
+    # a node has one bundle, and waits for the others until the cluster has all of them
     group = placement_group([{k: v for k, v in needs.items() if v}] * num_nodes, "STRICT_SPREAD")
     ray.get(group.ready())
 
@@ -80,7 +80,7 @@ def call_on_nodes(
 
 
 def _free_address() -> tuple[str, int]:
-    """Return the address of this node, and a port that is free there now."""
+    """Return the address of this node, and a port that is currently free on it."""
     import ray
 
     with socket.socket() as probe:

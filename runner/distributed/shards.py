@@ -1,4 +1,4 @@
-"""The shards of a tensor that this rank holds, in a form that checkpoints save and load.
+"""The shards of a tensor on this rank, in a form that checkpoints save and load.
 
 torch's distributed checkpoint asks any tensor with the three methods `__create_write_items__`,
 `__create_chunk_list__` and `__get_tensor_shard__` for its shards, so that a table can be saved
@@ -84,12 +84,12 @@ class LocalShards(Tensor):
 
 
 def local_tensors(tensor: Tensor) -> list[Tensor]:
-    """Return what this rank has of a tensor."""
+    """Return the parts of a tensor on this rank."""
     return [s.tensor for s in tensor.shards] if isinstance(tensor, LocalShards) else [tensor]
 
 
 def is_in_file(tensor: Tensor) -> bool:
-    """Return whether a tensor is a map of a file that it writes to, and not memory."""
+    """Return whether a tensor is a writable memory map of a file, instead of memory."""
     return tensor.device.type == "cpu" and tensor.untyped_storage().filename is not None
 
 
@@ -103,12 +103,12 @@ def stack_by_rank(local: Tensor, rank: int, world_size: int) -> Tensor:
 
 
 def local_row(stack: Tensor) -> Tensor:
-    """Return this rank's row of a tensor that `stack_by_rank` has made."""
+    """Return this rank's row of a tensor made by `stack_by_rank`."""
     return stack.shards[0].tensor[0] if isinstance(stack, LocalShards) else stack[0]
 
 
 def rows_in_shard(shard: LocalShard, rows_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which rows of the whole tensor lie in a shard, [N] bool, and their numbers in it."""
+    """Return which rows of the whole tensor are in a shard, [N] bool, and their numbers in it."""
     local_N = rows_N - shard.offset[0]
     inside_N = (local_N >= 0) & (local_N < len(shard.tensor))
     return inside_N, local_N[inside_N]
@@ -116,7 +116,7 @@ def rows_in_shard(shard: LocalShard, rows_N: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def set_rows(tensor: Tensor, rows_N: Tensor, values: Tensor) -> None:
-    """Write some rows of a tensor in place; of one in shards, what this rank has of them.
+    """Write some rows of a tensor in place; of a sharded one, those on this rank.
 
     Args:
         tensor: on any device.

@@ -1,7 +1,7 @@
 """Ranks under torchrun, which sends all of them SIGTERM when one fails. Imports no torch.
 
-Rank 0 must still write how the run ended. During training SIGTERM asks for a stop, as everywhere,
-and the next exchange with the failed rank fails; this module is about the time before and after.
+Rank 0 must still record the outcome of the run. During training SIGTERM asks for a stop, as
+everywhere, and the next exchange with the failed rank fails; this covers the time before and after.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from runner.distributed.parent_death import die_with_parent
 
 
 class _TerminatedError(BaseException):
-    """SIGTERM came while no other exception was being handled."""
+    """SIGTERM arrived while no other exception was being handled."""
 
 
 def run_under_torchrun(work: Callable[[], ProcessResult]) -> ProcessResult:
-    """Call `work` and return its result, also when SIGTERM ends it.
+    """Call `work` and return its result, even if SIGTERM ends it.
 
-    On Linux this process ends with torchrun's agent, which may be killed: it would go on training
-    with the other nodes, and nobody would start it again when it fails.
+    On Linux this process ends with torchrun's agent, which may be killed: it would continue
+    training with the other nodes, and nobody would restart it when it fails.
 
     SIGTERM is ignored afterwards, see `ignore_sigterm`.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        if sys.exc_info()[0] is None:  # otherwise the error being handled says more
+        if sys.exc_info()[0] is None:  # otherwise the error being handled is more informative
             raise _TerminatedError
 
     if "TORCHELASTIC_RUN_ID" in os.environ:

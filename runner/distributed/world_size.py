@@ -1,4 +1,4 @@
-"""The number of ranks of a job, and the rows that each takes of an update. Imports no torch.
+"""The number of ranks of a job, and each rank's share of an update's rows. Imports no torch.
 
 The rows of an update are part of a run's signature; the number of ranks that share them is not.
 """
@@ -19,10 +19,10 @@ _LEAST = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "M
 
 
 def launched_world_size(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Return the number of ranks that torchrun or another launcher has started, if one has.
+    """Return the number of ranks started by torchrun or another launcher, if there is one.
 
     Raises:
-        ConfigError: for a launcher's variables that are no numbers, or do not fit each other.
+        ConfigError: for a launcher's variables that are not numbers, or contradict each other.
     """
     required = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     missing = [name for name in required if name not in environment]
@@ -49,7 +49,7 @@ def _whole_number(name: str, environment: Mapping[str, str], least: int) -> int:
     """Return the number in a variable of a launcher; the least if it is not set.
 
     Raises:
-        ConfigError: if it is none, or below the least.
+        ConfigError: if it is not a number, or below the least.
     """
     value = environment.get(name, str(least))
     if not (value.isascii() and value.isdecimal() and int(value) >= least):
@@ -58,7 +58,7 @@ def _whole_number(name: str, environment: Mapping[str, str], least: int) -> int:
 
 
 def launched_rank() -> int:
-    """Return this process's rank among those that a launcher has started; 0 without a launcher."""
+    """Return this process's rank among those started by a launcher; 0 without a launcher."""
     return 0 if launched_world_size() is None else int(os.environ["RANK"])
 
 
@@ -76,7 +76,7 @@ def local_world_size(config: Mapping[str, Any], environment: Mapping[str, str] =
 
 
 def may_restart(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether torchrun starts this command again when a rank or a node is lost."""
+    """Return whether torchrun restarts this command when a rank or a node is lost."""
     return _whole_number("TORCHELASTIC_MAX_RESTARTS", environment, 0) > 0
 
 
@@ -88,17 +88,17 @@ def resolve_world_size(
     overridden_keys: Collection[str],
     started_ranks: int | None,
 ) -> tuple[list[str], list[str]]:
-    """Write the number of ranks, and the batch size of each, into a configuration in place.
+    """Set the number of ranks, and the batch size of each, in a configuration in place.
 
     Args:
         config: the composed configuration.
-        record: the same configuration as it is written into the run directory.
-        previous_config: of the run that this one continues, empty if there is none.
+        record: the same configuration as written into the run directory.
+        previous_config: of the run that is continued, empty if there is none.
         overridden_keys: keys that the command line sets.
-        started_ranks: number of ranks that a launcher has started, if one has.
+        started_ranks: number of ranks started by a launcher, if there is one.
 
     Returns:
-        Problems, which refuse the run, and notes for the user.
+        Problems, because of which the run is refused, and notes for the user.
     """
     trainer, trainer_record = config.get("trainer"), record.get("trainer")
     if not isinstance(trainer, dict) or not isinstance(trainer_record, dict):
