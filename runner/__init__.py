@@ -1,6 +1,6 @@
 """An experiment runner for recommender models: `python -m runner`. These names are public.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import logging
@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-# `python -m runner` is about to import much: an interruption ends it then without a traceback,
-# until `main` can tell of it. argv[0] is "-m" only while the package is located.
+# `python -m runner` is about to import much: until `main` can report it, an interruption must end
+# that without a traceback. argv[0] is "-m" only while the package is located.
 if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
 

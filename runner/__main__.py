@@ -37,7 +37,7 @@ from runner.rundir.masked_streams import (
 )
 from runner.rundir.secrets import note_references
 
-# a name with bytes that are no text in the encoding of this process, which no file can record
+# a name with bytes that are invalid in this process's encoding, which no file can record
 _UNREADABLE = re.compile(r"""[^\s"']*[\udc80-\udcff][^\s"']*""")
 
 
@@ -67,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _flush_output(code: int) -> int:
-    """Write what is left of a finished command's output; return its exit code, or 1 if it is lost.
+    """Write the rest of a finished command's output; return its exit code, or 1 if output is lost.
 
-    Here, where a closed pipe is expected, and not at the end of Python.
+    It is flushed here, where a closed pipe is expected, and not when Python ends.
 
     Raises:
-        OSError: if it cannot be written for another reason than a lack of room.
+        OSError: if it cannot be written for another reason than lack of space.
     """
     try:
         sys.stdout.flush()
@@ -92,7 +92,7 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_interruption(error):
         print_error("interrupted")
         return 130
-    cause = error.__cause__ if isinstance(error, UserError) else error  # of a file that is read
+    cause = error.__cause__ if isinstance(error, UserError) else error  # of a file that was read
     if isinstance(cause, UnicodeEncodeError) and _UNREADABLE.search(cause.object):
         error = _unreadable_name(cause.object)
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -110,7 +110,7 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     if is_out_of_memory(error) and not with_traceback:
         print_error(f"out of memory: {first_line(error)}{address_limit_hint()}")
         return 1
-    is_users = isinstance(error, UserError)  # or of the machine, or a bug outside of a job
+    is_users = isinstance(error, UserError)  # or the machine's, or a bug outside of a job
     if with_traceback or not is_users:
         traceback.print_exception(error)
     if isinstance(error, Warning):
@@ -144,7 +144,7 @@ def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.cli.flags import parse_flags
     from runner.config.targets import allowed_packages
 
-    if "--version" in words:  # Hydra would name its own alone
+    if "--version" in words:  # Hydra would print only its own version
         from runner.rundir.provenance import PACKAGES, package_versions
 
         versions = package_versions(("runner", *PACKAGES))
@@ -165,7 +165,7 @@ def _run_overrides(words: Sequence[str], allow: Sequence[str]) -> int:
 
     refuse_flags(flags, "add -m")
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
-    is_sweep = composed.is_multirun or composed.config.get("search")  # a YAML may say so too
+    is_sweep = composed.is_multirun or composed.config.get("search")  # a YAML may set this too
     if is_sweep and not is_single_run(flags.overrides):
         return _multirun(flags, allowed, allow)
     if composed.config.get("remote"):
@@ -190,7 +190,7 @@ def _multirun(flags: Flags, allowed: Sequence[str], allow: Sequence[str]) -> int
 
 def print_error(message: str) -> None:
     """Print one message on stderr, coloured on a terminal. Under torchrun only rank 0 prints."""
-    with suppress(UserError):  # a rank that is no number is what this message tells
+    with suppress(UserError):  # this message may be about a rank that is not a number
         if launched_rank():
             return
     colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
@@ -203,9 +203,9 @@ def print_error(message: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.flags.safe_path:  # by -P, which processes that this one starts would not know
+    if sys.flags.safe_path:  # by -P, which processes started by this one would not inherit
         os.environ["PYTHONSAFEPATH"] = "1"
     postpone_full_collections()
     open_closed_streams()
-    mask_standard_streams()  # also what the interpreter prints after the end of main
+    mask_standard_streams()  # also for output of the interpreter after main has ended
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The types that flow through a run: batches, their position in the data, schemas, predictions.
+"""The types passed through a run: batches, their position in the data, schemas, predictions.
 
 Shape legend, used in names throughout the package:
 B batch, D dense features, F sparse features, T tasks, G group columns, L sequence length,
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from runner.machine.imports import import_alone, import_fbgemm
 
-# All of TorchRec imports tensordict and torch's compiler: a third of a start
+# All of TorchRec imports tensordict and torch's compiler: a third of the start-up time
 import_alone("torchrec.sparse.jagged_tensor")
 import_fbgemm()
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # noqa: E402
@@ -26,7 +26,7 @@ from torchrec.streamable import Pipelineable  # noqa: E402
 
 @dataclass(frozen=True)
 class DataPosition:
-    """A position in the global sequence of examples, which a checkpoint keeps.
+    """A position in the global sequence of examples, stored in checkpoints.
 
     It counts examples, not batches, so that it stays valid under another batch size or number of
     ranks. The end of epoch e is written as the start of the next one: (e + 1, 0). A stream cannot
@@ -62,7 +62,7 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
 
     @property
     def is_positive_B(self) -> Tensor:
-        """Which rows count and have label 1 of the first task: their item is a right one."""
+        """Return which rows count and have label 1 of the first task: their item is correct."""
         return (self.labels_BT[:, 0] > 0.5) & (self.weights_B > 0)
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Batch:
@@ -86,7 +86,7 @@ class Batch(Pipelineable):  # type: ignore[misc]  # torchrec has no types
 def blank_uncounted_rows(batch: Batch) -> Batch:
     """Return a batch with numbers and labels of 0 in rows of weight 0.
 
-    There NaN is allowed, and it would be a gradient: 0 times NaN is NaN.
+    NaN is allowed there, and would reach the gradient: 0 times NaN is NaN.
     """
     counted_B1 = batch.weights_B[:, None] != 0
     if bool(counted_B1.all()):
@@ -98,7 +98,7 @@ def blank_uncounted_rows(batch: Batch) -> Batch:
 
 
 def row_counts(batch: Batch) -> dict[str, int]:
-    """Return the number of rows of each tensor of a batch by its name, which should be the same."""
+    """Return the number of rows of each tensor of a batch by name; all should be equal."""
     names = ("labels_BT", "dense_BD", "weights_B", "rows_B", "groups_BG")
     tensors = {name: getattr(batch, name) for name in names}
     return {n: len(t) for n, t in tensors.items() if isinstance(t, Tensor) and t.ndim > 0}
@@ -110,12 +110,12 @@ class SparseFeature:
 
     name: str
     num_rows: int
-    table: str = ""  # features of the same table share its rows; "": a table of its own
-    is_list: bool = False  # whether an example may have another number of ids than one
+    table: str = ""  # features of the same table share its rows; "": a separate table
+    is_list: bool = False  # whether an example may have any number of ids instead of one
     weighted: bool = False
     mean_length: float = 1.0  # pooling factor, for the planner
     pooling: Literal["sum", "mean"] = "sum"
-    num_special: int = 0  # the first rows, which stand for unknown and missing values
+    num_special: int = 0  # the first rows, for unknown and missing values
 
     @property
     def table_name(self) -> str:
@@ -143,12 +143,12 @@ class SequenceFeature:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A label that the model predicts, or whether a label is one of its classes."""
+    """A label that the model predicts, or a class of a label as a binary task."""
 
     name: str
     kind: Literal["binary", "regression"] = "binary"
-    one_of: str = ""  # the label of whose classes it is one: of these one is 1 in every row
-    link: Literal["", "log"] = ""  # log: a prediction is `scale` times exp of what layers add up to
+    one_of: str = ""  # the label of whose classes it is one: exactly one of these is 1 in every row
+    link: Literal["", "log"] = ""  # log: a prediction is `scale` times exp of the layers' sum
     scale: float = 1.0
 
 
@@ -156,7 +156,7 @@ def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
     """Return the columns of labels and logits of each label: one, or one for each of its classes.
 
     Raises:
-        ValueError: if the classes of a label do not stand side by side.
+        ValueError: if the classes of a label are not contiguous.
     """
     found: dict[str, slice] = {}
     for column, task in enumerate(tasks):
@@ -180,7 +180,7 @@ def log_columns(tasks: Sequence[TaskSpec]) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns that a dataset promises and a model consumes: names and sizes, never data."""
+    """The columns that a dataset provides and a model consumes: names and sizes, never data."""
 
     dense: tuple[str, ...]
     sparse: tuple[SparseFeature, ...]
@@ -195,7 +195,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The output of a model's dense half, with all that the loss and the metrics need.
+    """The output of a model's dense half, with all inputs of the loss and the metrics.
 
     TorchRec's pipelines return the model's output and nothing else, so it carries the labels.
     """
@@ -208,7 +208,7 @@ class Prediction:
 
     @classmethod
     def of(cls, logits_BT: Tensor, batch: Batch, **aux: Tensor) -> Prediction:
-        """Join the logits, in float32 whatever autocast made of them, with the batch's labels."""
+        """Combine the logits, in float32 whatever autocast has chosen, with the batch's labels."""
         return cls(logits_BT.float(), batch.labels_BT, batch.weights_B, batch.groups_BG, aux)
 
     def detached(self) -> Prediction:
@@ -221,15 +221,15 @@ class Embeddings:
     """All look-ups of a batch: the boundary at which the graph is cut for exact gradients.
 
     `per_row` and `per_batch` hold what a model needs of the look-ups besides their values, such as
-    ids and lengths. They have no gradient; those of `per_row` have the rows as first dimension.
+    ids and lengths. They have no gradient; the first dimension in `per_row` is the rows.
     """
 
-    pooled_BE: Tensor  # widths side by side, in the schema's order of sparse features
+    pooled_BE: Tensor  # concatenated, in the schema's order of sparse features
     sequences_BLD: tuple[Tensor, ...] = ()  # padded with zeros, in the schema's order
-    shared_CD: tuple[Tensor, ...] = ()  # belong to no row: every micro-batch has them whole
+    shared_CD: tuple[Tensor, ...] = ()  # not per row: every micro-batch has them whole
     per_row: Mapping[str, Tensor] = field(default_factory=dict)
     per_batch: Mapping[str, Tensor] = field(default_factory=dict)
-    # what was looked up, in the order of the tables' features; None: an id of each in every row
+    # the ids looked up, in the order of the tables' features; None: one id of each in every row
     ids: KeyedJaggedTensor | None = None
 
     def tensors(self) -> tuple[Tensor, ...]:
@@ -251,7 +251,7 @@ class Embeddings:
 
 
 def dense_rows(batch: Batch, rows: slice | Tensor) -> Batch:
-    """Return some rows of a batch as the dense half takes them: the ids stay those of all rows."""
+    """Return some rows of a batch as input of the dense half; the ids remain those of all rows."""
     return replace(
         batch,
         dense_BD=batch.dense_BD[rows],

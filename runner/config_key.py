@@ -1,4 +1,4 @@
-"""What a key of the configuration may hold, written where its record or its part takes it.
+"""The declaration of a configuration key, next to the field or argument that takes its value.
 
     batch_size: int = setting(4096, "rows of one rank and micro-batch", ge=1, unit="rows")
     def __init__(self, *, num_layers: Annotated[int, Key(ge=1)]) -> None: ...
@@ -20,14 +20,14 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from runner.errors import unknown_choice
 
-# Whether a key enters the signature of a run, which names what makes its result.
+# Whether a key enters the signature of a run, which identifies what determines its result.
 # "when set": only if it is neither null nor false nor empty. "when on": the settings of a rule
 # enter only while the rule is on. "in global_batch": as a factor of the rows of an update.
 Signed = Literal["yes", "no", "when set", "when on", "in global_batch"]
 
 KEY = "key"  # of a field's metadata, which holds its declaration
-_INT64 = 2**63  # no number of a configuration may be larger
-# bounds of a `Key`: how a message says them, and what holds for a number and the bound
+_INT64 = 2**63  # no integer of a configuration may be larger
+# bounds of a `Key`: their wording in messages, and the comparison of a number with the bound
 _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "ge": ("at least", operator.ge),
     "gt": ("above", operator.gt),
@@ -38,26 +38,26 @@ _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True)
 class Key:
-    """The declaration of one key, beside the type of its field.
+    """The declaration of one key, in addition to the type of its field.
 
     Args:
         doc: what the key is; the comment behind it in the YAML is the same text. Arguments of
             parts have none: their YAML and their docstring say it.
-        ge: the least number that is allowed.
-        gt: a number that every allowed one is above.
-        le: the greatest number that is allowed.
-        lt: a number that every allowed one is below; `math.inf` refuses infinity.
-        min_items: of a list, whose items the bounds hold for.
+        ge: the least allowed number.
+        gt: a number that every allowed one exceeds.
+        le: the greatest allowed number.
+        lt: a number below which every allowed one is; `math.inf` refuses infinity.
+        min_items: of a list; the other bounds are for its items.
         max_items: of a list.
-        choices: the texts that are allowed; empty: any text.
-        pattern: a regular expression for further texts beside the choices, or for all texts that
-            are allowed, which the note then describes.
+        choices: the allowed texts; empty: any text.
+        pattern: a regular expression for further texts besides the choices, or for all allowed
+            texts, which the note then describes.
         interval: whether it is an interval such as `100` (updates), `5000ex` or `2ep`, which may
             also be a time where it is "progress or time".
-        note: what is added to the message about a number that is out of range.
+        note: added to the message about a number that is out of range.
         unit: of a number.
         signed: whether the key enters the signature.
-        auto: whether the word `auto` is taken, which is replaced by a number once the train rows
+        auto: whether the word `auto` is allowed, which is replaced by a number once the train rows
             are counted (runner/config/proposed_length.py), before types are checked.
     """
 
@@ -86,13 +86,13 @@ class Key:
         return "; ".join(filter(None, parts))
 
     def find_problem(self, key: str, value: Any) -> str | None:
-        """Return a message if a value of the right type is out of range or no choice.
+        """Return a message if a value of the right type is out of range or not a choice.
 
-        A number is finite and fits into 64 bits, whatever its bounds are.
+        A number must be finite and fit into 64 bits, whatever its bounds are.
 
         Args:
             key: the dotted name of the key, for the message.
-            value: as it stands in the configuration; whether it may be null is said by the type.
+            value: from the configuration; the type says whether it may be null.
         """
         if isinstance(value, str):
             is_free = not self.choices and self.pattern is None
@@ -151,14 +151,14 @@ class Key:
         ]
 
 
-UNDECLARED = Key()  # of what has no declaration
+UNDECLARED = Key()  # for a field without a declaration
 
 
 def setting(default: Any, doc: str, **declared: Any) -> Any:
     """Return the field of a settings dataclass, with the declaration of its key.
 
     Args:
-        default: what the key has unless it is given, or a function that makes it; MISSING where it
+        default: the key's value unless it is given, or a function that makes it; MISSING if it
             must be given.
         doc: what the key is.
         declared: further arguments of `Key`.
@@ -170,7 +170,7 @@ def setting(default: Any, doc: str, **declared: Any) -> Any:
 
 
 def _shown(value: float) -> str:
-    # the digits of a very long whole number would fill the terminal
+    # the digits of a very long integer would fill the terminal
     return f"{value:.1e}" if isinstance(value, float) and abs(value) > _INT64 else str(value)[:60]
 
 

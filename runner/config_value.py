@@ -1,6 +1,6 @@
 """Checks values of a configuration, and arguments of code, against their types and `Key`s.
 
-And YAML against how many values it stands for. No torch here.
+It also limits how many values a YAML may expand to. No torch here.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def split_annotation(annotated: Any) -> tuple[Any, Key]:
 
 
 def item_annotation(hint: Any) -> Any:
-    """Return the type of what a list or a mapping holds; Any for another type."""
+    """Return the type of the items of a list or a mapping; Any for another type."""
     arguments = typing.get_args(hint)
     is_container = typing.get_origin(hint) in (*LISTS, *MAPPINGS) and arguments
     return arguments[-1] if is_container else Any
 
 
 def matches_type(value: Any, hint: Any) -> bool:
-    """Return whether a plain value is of a type. An int is a float, a bool is no number."""
+    """Return whether a plain value is of a type. An int is a float, a bool is not a number."""
     if typing.get_origin(hint) is Literal:
         return value in typing.get_args(hint)
     hint, _ = split_annotation(hint)
@@ -101,10 +101,10 @@ def wrong_type(key: str, value: Any, expected: str) -> str:
 
 
 def number_hint(value: Any, *, whole: bool = True) -> str:
-    """Return `; nearest: 10000` for values that mean a number, such as 10k, 1M, '1' and 1e4.
+    """Return `; nearest: 10000` for values meant as a number, such as 10k, 1M, '1' and 1e4.
 
     Args:
-        value: that was refused.
+        value: the refused one.
         whole: whether the number must be a whole one; 1e4 is a fraction for YAML.
     """
     match = re.fullmatch(r"\s*([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKM]?)\s*", str(value))
@@ -133,7 +133,7 @@ def find_wrong_types(key: str, value: Any, hint: Any, declared: Key) -> Iterator
 
 
 def shorten(value: Any) -> str:
-    """Return a value as a message shows it, on at most 60 characters."""
+    """Return a value as displayed in a message, with at most 60 characters."""
     text = "null" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -141,7 +141,7 @@ def shorten(value: Any) -> str:
 def find_problem(key: str, value: Any, annotated: Any) -> str | None:
     """Return a message if a value is not of a type, or out of the range of the type's `Key`.
 
-    An interval is checked by what parses it.
+    An interval is checked by its parser.
 
     Args:
         key: the dotted name, for the message.
@@ -157,7 +157,7 @@ def find_problem(key: str, value: Any, annotated: Any) -> str | None:
 
 
 def find_value_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> str | None:
-    """Return a message if a value of the right type, or one in it, is out of range or no choice.
+    """Return a message if a value of the right type, or an item, is out of range or not a choice.
 
     Args:
         key: the dotted name, for the message.
@@ -190,16 +190,16 @@ def check_value(key: str, value: Any, annotated: Any) -> None:
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Check the arguments of a constructor against their annotations, for those who call it.
+    """Check the arguments of a constructor against their annotations, when code calls it.
 
         def __init__(self, *, window: Annotated[int, Key(ge=1)] = 100) -> None:
             check_arguments(LossGuard.__init__, locals())
 
-    A configuration has been checked against them before, without the module being imported.
+    Those from a configuration have been checked before, without the module being imported.
 
     Args:
         function: whose arguments are annotated.
-        given: their values by name, which may have others beside them.
+        given: their values by name, possibly among other names.
 
     Raises:
         ConfigError: with every mistake.
@@ -216,7 +216,7 @@ def argument_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return whether a type consists of those that `matches_type` knows."""
+    """Return whether a type consists of types that `matches_type` knows."""
     hint, _ = split_annotation(hint)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (*LISTS, *MAPPINGS, typing.Union, types.UnionType):
@@ -225,7 +225,7 @@ def _is_plain(hint: Any) -> bool:
 
 
 def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
-    """Yield a message for every field of a dataclass that is not what its type and `Key` say.
+    """Yield a message for every field of a dataclass that does not match its type and `Key`.
 
     Args:
         record: of a dataclass.
@@ -243,10 +243,10 @@ def compose_yaml(text: str, where: str, *, most_values: int) -> yaml.Node | None
     Args:
         text: of the file.
         where: the file's name, for messages.
-        most_values: that the file may stand for, with those that its aliases repeat.
+        most_values: that the file may expand to, including those repeated by its aliases.
 
     Raises:
-        ConfigError: if it is no YAML, or is a few lines whose aliases multiply without end.
+        ConfigError: if it is not YAML, or is a few lines whose aliases multiply without end.
     """
     try:
         root: yaml.Node | None = yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -261,11 +261,11 @@ def compose_yaml(text: str, where: str, *, most_values: int) -> yaml.Node | None
 
 
 def _count_values(node: yaml.Node | None, known: dict[int, float]) -> float:
-    """Count the values that a node stands for, with those that its aliases repeat."""
+    """Count the values to which a node expands, including those repeated by its aliases."""
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if id(node) not in known:
-        known[id(node)] = math.inf  # while it is counted, so that a node in itself has no end
+        known[id(node)] = math.inf  # until it is counted: a node within itself is infinite
         items = [n for pair in node.value for n in (pair if isinstance(pair, tuple) else (pair,))]
         known[id(node)] = 1 + sum(_count_values(item, known) for item in items)
     return known[id(node)]

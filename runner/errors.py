@@ -1,4 +1,4 @@
-"""Errors that a user can cause. Every other error is a bug or the machine's, and exits with 1."""
+"""Errors that a user can cause. Other errors are bugs or the machine's, and exit with 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-# a full disk, a quota, and a limit of `ulimit -f` or of the file system
+# a full disk, a quota, a limit of `ulimit -f` or of the file system
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -26,7 +26,7 @@ class ConfigError(UserError):
 
     Args:
         text: the message.
-        problems: the messages that it consists of; none: it is one message itself.
+        problems: the messages that it combines; none: it is a single message.
     """
 
     def __init__(self, text: str = "", problems: Sequence[str] = ()) -> None:
@@ -39,7 +39,7 @@ class DataError(UserError):
 
 
 def warn(text: str) -> None:
-    """Say something on stderr and in the log of a run."""
+    """Print a warning on stderr and in the log of a run."""
     print(text, file=sys.stderr, flush=True)
     logging.getLogger("runner").warning(text)
 
@@ -50,13 +50,13 @@ def first_line(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's message, behind its type unless it is the user's or the system's."""
+    """Return an error's message, after its type unless it is the user's or the system's."""
     is_clear = isinstance(error, UserError | OSError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
 
 
 def describe_raised_warning(error: Warning) -> str:
-    """Return the message for a warning that Python raised, as it was asked to for all of them."""
+    """Return the message for a warning that Python raised, as told to do for all of them."""
     text = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())
     place = traceback.extract_tb(error.__traceback__)[-1]
     return (
@@ -68,10 +68,10 @@ def describe_raised_warning(error: Warning) -> str:
 
 @contextmanager
 def system_errors(what: str, hint: str = "", kind: type[UserError] = UserError) -> Iterator[None]:
-    """Raise errors of the system in the block as messages: `what`, the reason, and `hint`.
+    """Convert system errors in the block to messages: `what`, the reason, and `hint`.
 
     Raises:
-        UserError: or the kind of it that was asked for.
+        UserError: or the requested subclass of it.
     """
     try:
         yield
@@ -80,7 +80,7 @@ def system_errors(what: str, hint: str = "", kind: type[UserError] = UserError) 
 
 
 def is_interruption(error: BaseException | None) -> bool:
-    """Return whether Ctrl-C led to an error: a library's `finally` may fail on the way out."""
+    """Return whether Ctrl-C caused an error: a library's `finally` may fail on the way out."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -89,12 +89,12 @@ def is_interruption(error: BaseException | None) -> bool:
 def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
     """Return `; nearest: 'x'` for an error message, or "" if no known name is similar.
 
-    Small and capital letters are alike.
+    Case is ignored.
     """
     name = str(name)
 
     def distance(other: str) -> tuple[float, bool, int]:
-        """Tell equal ratios apart: swapped letters first, then those with most letters in place."""
+        """Order equal ratios: swapped letters first, then those with most letters in place."""
         ratio = difflib.SequenceMatcher(None, other.lower(), name.lower()).ratio()
         return -ratio, sorted(other) != sorted(name), -sum(map(str.__eq__, other, name))
 
@@ -108,7 +108,7 @@ def nearest_hint(name: str, known: Iterable[str], count: int = 1) -> str:
 
 
 def explain_hint(keys: Sequence[str]) -> str:
-    """Return the nearest keys for an error message, and the command that leads on from there."""
+    """Return the nearest keys for an error message, and the command that explains more."""
     if not keys:
         return "; `python -m runner ls` lists what there is"
     listed = ", ".join(repr(key) for key in keys)
@@ -123,7 +123,7 @@ def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
 
 
 def unknown_keys(given: Iterable[object], known: Iterable[str], where: str) -> Iterator[str]:
-    """Yield a message for each key below `where` that is not known, with those that are."""
+    """Yield a message for each unknown key below `where`, with the known ones."""
     known = list(known)
     for key in given:
         if key not in known:
@@ -138,7 +138,7 @@ def shell_path(path: object) -> str:
 
 
 def unknown_flag(word: str, known: Iterable[str]) -> str:
-    """Return the message for a word that begins with a dash: a wrong flag, or rather a path."""
+    """Return the message for a word with a leading dash: a wrong flag, or possibly a path."""
     name = word.partition("=")[0]
     if "/" in name or os.path.exists(word):
         return f"{word}: no such flag; a path that begins with a dash is {shell_path(word)}"
@@ -146,7 +146,7 @@ def unknown_flag(word: str, known: Iterable[str]) -> str:
 
 
 def already_exists(flag: str, path: object) -> str:
-    """Return the message for a file or folder that is to be written, but is there already."""
+    """Return the message for a file or folder that would be written, but exists already."""
     return (
         f"{flag} {path}: exists already; nothing was written. Name another, or remove it first: "
         f"rm -r {shell_path(path)}"
@@ -189,7 +189,7 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
     `trainer.max_step` to `trainer.max_steps`. A key of the same group that ends in its words is the
     nearest: given `checkpoint.every`, the nearest is `checkpoint.save_every`.
     """
-    key = key.lower().replace("learning_rate", "lr")  # as other tools call it
+    key = key.lower().replace("learning_rate", "lr")  # as it is named in other tools
     group, _, last = key.rpartition(".")
 
     def similarity(other: str) -> float:
@@ -211,7 +211,7 @@ def wrap_words(text: str, width: int, indent: int = 0) -> str:
     Args:
         text: of one or more lines.
         width: characters of a line.
-        indent: of what goes on below, beyond that of the line itself.
+        indent: of continuation lines, in addition to that of the line itself.
     """
     lines = []
     for line in text.split("\n"):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from runner.errors import UserError, first_line, nearest_hint
 
 SCHEMES = ("s3", "gs")
-# Waits double from 25 ms on: a store that answers with errors is asked for about 25 s.
+# Waits double from 25 ms on: requests to a failing store are repeated for about 25 s.
 ATTEMPTS = 10
 _GS_RETRY = timedelta(seconds=25)
 CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 5.0, 20.0
@@ -46,7 +46,7 @@ def is_store_url(text: object) -> bool:
 def open_store(url: str) -> tuple[Any, str]:
     """Return Arrow's file system for a URL, and the path in it: `bucket/key`.
 
-    A forked process gets connections of its own.
+    A forked process gets separate connections.
 
     Raises:
         StoreError: for a URL without a bucket, and one with credentials in it.
@@ -86,10 +86,10 @@ def _file_system(scheme: str, endpoint: str | None, pid: int) -> Any:
 
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
-    """Give errors of a store a message that names the URL and what to do.
+    """Convert errors of a store to messages that name the URL and the remedy.
 
     Raises:
-        FileNotFoundError: as it was.
+        FileNotFoundError: unchanged.
         StoreError: in place of every other error of the store.
     """
     try:
@@ -101,7 +101,7 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def _reason(url: str, error: OSError) -> str:
-    """Return what a user can do about an error of a store."""
+    """Return the remedy for an error of a store."""
     scheme = url.partition("://")[0]
     text = first_line(error)
     if "NO_SUCH_BUCKET" in text:
@@ -116,10 +116,10 @@ def _reason(url: str, error: OSError) -> str:
 
 
 def check_bucket(url: str) -> None:
-    """Check that a bucket is there, for a URL of which nothing was found.
+    """Check that a bucket exists, for a URL where nothing was found.
 
     Raises:
-        StoreError: if it is not there, with the nearest one.
+        StoreError: if it does not exist, with the nearest one.
     """
     files, path = open_store(url)
     bucket = path.partition("/")[0]
@@ -144,7 +144,7 @@ def _buckets(url: str) -> list[str]:
 
 
 def etag_of(handle: Any) -> str:
-    """Return what a store calls the content of an open object; empty if it does not say."""
+    """Return a store's ETag of an open object; empty if it gives none."""
     metadata = {str(k).lower(): v for k, v in _texts(handle.metadata() or {}).items()}
     return metadata.get("etag", "").strip('"')
 

@@ -1,7 +1,7 @@
-"""Marks of what a configuration may, and may not, name by `_target_`. No torch here.
+"""Markers of the objects that a `_target_` in a configuration may, or may not, name. No torch here.
 
-A class is recognised as a part by its base class or its methods. A function shows nothing of the
-kind, so that it says itself what it is; a function without a mark is never called.
+A class is recognised as a part by its base class or its methods. A function has no such sign, so it
+must be marked; a function without a mark is never called.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def schedule_option(function: Function) -> Function:
 
 
 def internal(cls: Class) -> Class:
-    """Mark a class that has the methods of a part but is made by code only.
+    """Mark a class that has the methods of a part but may only be constructed by code.
 
-    A class that derives from it may be a part.
+    A subclass may be a part.
     """
     setattr(cls, _MARK, "internal")
     return cls

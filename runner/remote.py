@@ -37,7 +37,7 @@ from runner.rundir.regular_files import MAX_LOG_BYTES, open_for_append, read_byt
 from runner.rundir.secrets import mask_secrets
 
 RECORD_FILES = ("config.yaml", "meta.json", "metrics.jsonl", "perf.jsonl", "result.json", "log.txt")
-# of a checkpoint, or of the fitted transforms, as it comes from a cluster
+# of a checkpoint, or of the fitted transforms, as received from a cluster
 BROUGHT_FILE = re.compile(
     r"(?:data|checkpoints/step-(?P<step>0|[1-9]\d{0,17}))/(?P<file>[A-Za-z0-9_][A-Za-z0-9_.-]{0,200})"
 )
@@ -48,7 +48,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
 
     Args:
         composed: the configuration, not yet checked.
-        flags: words that are no overrides, such as `--allow PACKAGE`.
+        flags: words that are not overrides, such as `--allow PACKAGE`.
         allowed: packages that a `_target_` may lie in.
 
     Raises:
@@ -96,9 +96,9 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
 
 
 def _is_local_override(override: str, nodes: int) -> bool:
-    """Return whether an override is for this process and not for the job."""
+    """Return whether an override is for this process instead of the job."""
     key = override.split("=", 1)[0].lstrip("+~")
-    if nodes > 1 and key == "trainer.num_processes":  # torchrun starts so many on each node
+    if nodes > 1 and key == "trainer.num_processes":  # torchrun starts that many on each node
         return True
     return key.split(".")[0] == "remote" or key in ("hydra.run.dir", "hydra.mode")
 
@@ -126,7 +126,7 @@ def _submit_to_ray(
 
 
 def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the training in processes of its own; return rank 0's record of it. On the cluster."""
+    """Run the training in separate processes; return rank 0's record of it. Runs on the cluster."""
     role = NodeRole(**request["node"]) if "node" in request else None
     start = [sys.executable] if role is None else role.command()
     given = request["dir"]
@@ -146,7 +146,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
             )
         files = {}
         for name in RECORD_FILES:
-            with suppress(OSError):  # it is not there, or is no file
+            with suppress(OSError):  # it does not exist, or is not a file
                 files[name] = read_bytes(run_dir / name, MAX_LOG_BYTES)
         files |= _read_checkpoints(run_dir, request.get("bring_back", "none"))
         return {
@@ -158,7 +158,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_checkpoints(run_dir: Path, which: str) -> dict[str, bytes]:
-    """Return the files of the chosen checkpoints, and the fitted transforms that belong to them."""
+    """Return the files of the chosen checkpoints, and the corresponding fitted transforms."""
     steps = saved_steps(run_dir / "checkpoints")
     if which == "none" or not steps:
         return {}
@@ -172,15 +172,15 @@ def _read_checkpoints(run_dir: Path, which: str) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the cluster says of a job, as far as it has the form that `train_on_cluster` gives it.
+    """A cluster's answer about a job, checked to have the form that `train_on_cluster` returns.
 
     Attributes:
         code: the exit code.
         last: the last line of the job's output.
         files: the contents of the run's record by name.
-        signature: of the run; None if no run was begun.
+        signature: of the run; None if no run was started.
         result: of the run; empty if it has none.
-        place: where the run's directory is, on the cluster.
+        place: path of the run directory on the cluster.
     """
 
     code: int
@@ -192,10 +192,10 @@ class Answer:
 
 
 def read_answer(answer: Any) -> Answer:
-    """Judge what has come back from a cluster, whose files are written on this machine.
+    """Validate the answer of a cluster, whose files will be written on this machine.
 
     Raises:
-        UserError: for anything but the record of a run.
+        UserError: if it is not the record of a run.
     """
     files = answer.get("files") if isinstance(answer, dict) else None
     if not isinstance(files, dict) or type(answer.get("code")) is not int:
@@ -224,10 +224,10 @@ def read_answer(answer: Any) -> Answer:
 
 
 def _parse_mapping(name: str, content: bytes | None) -> dict[str, Any]:
-    """Return what a file of JSON holds; {} if it is not there.
+    """Return the content of a JSON file; {} if it is missing.
 
     Raises:
-        UserError: if it holds no mapping.
+        UserError: if it is not a mapping.
     """
     try:
         value = {} if content is None else json.loads(content)
@@ -260,12 +260,12 @@ def write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
 
 
 def _write_checkpoints(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the checkpoints that came, each verified, and the fitted transforms.
+    """Write the received checkpoints, each verified, and the fitted transforms.
 
-    Files of other names are left out: a cluster says what they are called.
+    Files of other names are left out, since the cluster chooses the names.
 
     Raises:
-        DamagedError: for a checkpoint that is not what was saved.
+        DamagedError: for a checkpoint that differs from the saved one.
     """
     named = [(match, files[name]) for name in files if (match := BROUGHT_FILE.fullmatch(name))]
     for match, content in named:

@@ -1,6 +1,6 @@
 """The part of a job that needs torch: builds it from a checked configuration and runs its loop.
 
-torch is imported inside the functions, so that nothing before them waits for it.
+torch is imported inside the functions, so that earlier steps do not wait for it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ NOT_BEGUN = "interrupted before it had begun"
 
 
 def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> ProcessResult:
-    """Build the job and run its loop; return how that ended.
+    """Build the job and run its loop; return how it ended.
 
-    Collective, where ranks were started.
+    Collective, if ranks were started.
 
     Args:
         composed: the configuration, checked.
@@ -69,12 +69,12 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             _write_result(run, result)
         if is_launched:
             if result.status == "failed":
-                ranks.broadcast_object(None)  # torchrun ends rank 0, too, once another one fails
+                ranks.broadcast_object(None)  # torchrun ends rank 0, too, when another one fails
             _leave_process_group()
     except _ReleasedError as released:
         return ProcessResult(released.code, "dismissed")
     except (Exception, KeyboardInterrupt) as error:
-        if is_interruption(error) and result is not None:  # by Ctrl-C, once the loop had ended
+        if is_interruption(error) and result is not None:  # by Ctrl-C, after the loop had ended
             if run is not None and is_main:
                 _write_result(run, result)
             return ProcessResult(130, result.status)
@@ -95,7 +95,7 @@ def run_job_here(
 ) -> ProcessResult:
     """Call `run_job` without ranks; SIGTERM interrupts it like Ctrl-C, and a second one kills it.
 
-    A loop finishes its update first; this is about the time before and after it.
+    A loop finishes its update first; this covers the time before and after it.
     """
     received: list[int] = []
 
@@ -133,25 +133,25 @@ def _run_loop(job: Any) -> Any:
     return result
 
 
-_judged: dict[tuple[object, ...], str] = {}  # what was judged -> the refusal, if there was one
+_judged: dict[tuple[object, ...], str] = {}  # what was checked -> the refusal, if there was one
 
 
 def judge_parts(
     composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
 ) -> None:
-    """Judge every `_target_` before any data is read and before any directory is made.
+    """Check every `_target_` before any data is read and before any directory is made.
 
     Those of our options are known. Any other is resolved, which needs torch, and none is called.
     Patterns of `optimizer.parts` are checked against the names of the model's parameters, and the
-    checkpoint of an evaluation against the model, where that is not as it was trained.
+    checkpoint of an evaluation against the model, if its settings have changed since training.
 
     Args:
         composed: the configuration, whose names and places of targets have been checked.
         allowed: packages that a `_target_` may lie in.
-        in_own_process: leave this process without torch, as one that forks ranks must be.
+        in_own_process: keep torch out of this process, as needed for one that forks ranks.
 
     Raises:
-        ConfigError: with a message for each `_target_` that names no part of its place's kind, or
+        ConfigError: with a message for each `_target_` that is not a part of the expected kind, or
             for a pattern that owns nothing.
     """
     unshipped = find_unshipped_targets(composed.config)
@@ -173,7 +173,7 @@ def judge_parts(
                 check_source_weights(composed.config, source, allowed)
         except UserError as error:
             return ProcessResult(2, "refused", str(error))
-        except Exception as error:  # of a module; the job meets it again, and keeps its traceback
+        except Exception as error:  # from a module; the job meets it again, with its traceback
             return ProcessResult(1, "failed", str(error))
         return ProcessResult(0)
 
@@ -185,7 +185,7 @@ def judge_parts(
 
 
 def _source_of_other_model(composed: ComposedConfig) -> Path | None:
-    """Return what an evaluation takes its weights from, if it has changed settings of the model."""
+    """Return the source of an evaluation's weights, if settings of the model have changed."""
     config, run = composed.config, composed.source_run
     is_one = get_key(config, "loop._target_") == EVALUATE_LOOP and not get_key(
         config, "loop.follow"
@@ -197,10 +197,10 @@ def _source_of_other_model(composed: ComposedConfig) -> Path | None:
 
 
 def _patterns(config: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return what the names of `optimizer.parts` are judged by; nothing if there are none.
+    """Return what determines whether names in `optimizer.parts` are valid; nothing without parts.
 
-    The jobs of a sweep are judged once for each model, not for each of its sizes, since each takes
-    a process that imports torch; a job judges its own model when it starts.
+    The jobs of a sweep are checked once for each model, not for each of its sizes, since each check
+    takes a process that imports torch; a job checks its own model when it starts.
     """
     parts = config["optimizer"].get("parts")
     targets = (config["model"][name]["_target_"] for name in ("net", "loss"))
@@ -208,7 +208,7 @@ def _patterns(config: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 class _ReleasedError(Exception):
-    """Rank 0 has no job for the other ranks: it is done already, or was refused."""
+    """Rank 0 has no job for the other ranks: it has finished already, or was refused."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
@@ -236,7 +236,7 @@ def _broadcast_automatic(composed: ComposedConfig, ranks: Any) -> ComposedConfig
 
 
 def release_ranks(composed: ComposedConfig, code: int) -> None:
-    """End the other ranks that torchrun has started, which wait for a run."""
+    """End the other ranks started by torchrun, which wait for a run."""
     if (launched_world_size() or 1) == 1:
         return
     _join_process_group(composed).broadcast_object(code)
@@ -259,7 +259,7 @@ def _leave_process_group() -> None:
 
 @contextmanager
 def redirect_to_rank_log(run: Run | None) -> Iterator[None]:
-    """Redirect all that a rank other than 0 prints and logs into `log.rank<N>.txt` of the run."""
+    """Redirect all output and logs of a rank other than 0 into `log.rank<N>.txt` of the run."""
     path = run.dir / f"log.rank{launched_rank()}.txt" if run is not None else Path(os.devnull)
     if run is None:
         log_file = os.open(path, os.O_WRONLY)
@@ -290,7 +290,7 @@ def exit_code(result: Any) -> int:
 
 
 def _masked_trace() -> str:
-    # before it is cut to the length of a report: a half of a secret would not be known as one
+    # before it is cut to the length of a report, since half a secret would not be recognised
     return mask_secrets(traceback.format_exc())
 
 
@@ -316,7 +316,7 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
 
 
 def _place_in_own_code(error: BaseException, allowed: Sequence[str]) -> str:
-    """Return the last line of the user's own packages on the way to an error; "" for none."""
+    """Return the last line in the user's packages on the way to an error; "" for none."""
     own = [package for package in allowed if package not in ALLOWED_PACKAGES]
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
