@@ -1,6 +1,6 @@
 """Composes, checks and signs a configuration. Imports no torch.
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# (group, key) -> the value that keeps the work where a debugger sees it
+# (group, key) -> the value that keeps the work visible to a debugger
 BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
     ("dataset", "prefetch"): 0,
     ("dataset", "workers"): 0,
@@ -14,9 +14,9 @@ BACKGROUND_SETTINGS: dict[tuple[str, str], Any] = {
 
 
 def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Turn off threads that read ahead and compiled code, so that a debugger sees every line.
+    """Turn off prefetching threads and compiled code, so that a debugger sees every line.
 
-    No number changes.
+    Results do not change.
 
     Returns:
         The configuration, and the settings that were changed, as `key=value`.
@@ -26,6 +26,6 @@ def disable_background_work(config: Mapping[str, Any]) -> tuple[dict[str, Any], 
         node = changed.get(group)
         if isinstance(node, Mapping) and node.get(key, value) != value:
             changed[group] = {**node, key: value}
-            if node[key] is not None:  # null is nobody's choice
+            if node[key] is not None:  # null is already off
                 disabled.append(f"{group}.{key}={str(value).lower()}")
     return changed, disabled

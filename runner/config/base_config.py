@@ -1,4 +1,4 @@
-"""The configuration that overrides of keys are applied to: today's defaults, or that of a run."""
+"""The configuration to which overrides of keys are applied: current defaults, or that of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.errors import ConfigError
 from runner.rundir.run_files import CONFIG_NODES, read_config, read_meta
 from runner.rundir.saved_config import is_own_config, unedited_config
 
-# keys that are for the present command, and what is saved in their place
+# keys that apply to the present command only, and the values saved in their place
 HOLD_FOR_ONE_COMMAND: Mapping[tuple[str, str], Any] = {
     ("checkpoint", "accept_damaged_metrics"): False,
     ("checkpoint", "optimizer_state"): "kept",
@@ -30,14 +30,14 @@ NEW_RUN_ONLY_GROUPS = ("experiments", "recipe", "search")  # they change how a n
 
 @dataclass(frozen=True)
 class BaseConfig:
-    """The configuration that the overrides of keys are applied to."""
+    """The configuration to which overrides of keys are applied."""
 
     config: DictConfig
     default_config: Mapping[str, Any]
     choices: dict[str, str | None]
     hydra: DictConfig
     source_config: dict[str, Any] = field(default_factory=dict)
-    # what the configuration of a run that was sent reads of the environment; None: it is one's own
+    # environment variables that the configuration of a received run reads; None: the user's own run
     # (see sent_runs.py)
     sent_reads: Mapping[str, EnvRead] | None = None
     notes: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def base_of_saved_run(
     if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
         raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
     saved_config = unedited_config(run_dir, meta, read, overridden)
-    drop_held_for_one_command(saved_config)  # an earlier version has saved some
+    drop_held_for_one_command(saved_config)  # an earlier version has saved some of them
     loaded = OmegaConf.create(saved_config)
     _, source_config, found = resolve_interpolations(loaded)
     sent_reads = None if is_own_config(run_dir, meta) else found.env_reads
@@ -113,7 +113,7 @@ def base_of_saved_run(
 
 
 def drop_held_for_one_command(saved_config: Mapping[str, Any]) -> None:
-    """Put back, in place, what holds for the present command alone."""
+    """Reset, in place, the keys that apply to the present command only."""
     for (group, name), default in HOLD_FOR_ONE_COMMAND.items():
         node = saved_config.get(group)
         if isinstance(node, dict) and name in node:

@@ -1,7 +1,7 @@
 """Makes one configuration from a command line, through Hydra's compose API. Writes nothing.
 
 Hydra composes the chosen groups; then the other overrides are applied to the result. A loop over a
-run and a resume start from the configuration of that run, never from today's defaults.
+run and a resume start from the configuration of that run, never from current defaults.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class ComposedConfig:
 
     Args:
         config: resolved, for the builder.
-        saved_config: the same with `${oc.env:...}` left as it is, for files and trackers.
-        default_config: what the options say without any override, for the type checks.
+        saved_config: the same with `${oc.env:...}` unresolved, for files and trackers.
+        default_config: the options without any override, for the type checks.
         unresolved_config: with all interpolations, for `--cfg`.
         hydra: Hydra's own node, unresolved, for `--cfg`.
         choices: group -> option.
-        problems: mistakes found so far, which are reported together with those of the rules.
+        problems: mistakes found so far, to be reported together with those of the rules.
         overrides: the words of the command line.
         added_keys: keys that came with a `+`.
         notes: lines that are printed before the job starts.
@@ -79,8 +79,8 @@ class ComposedConfig:
         source_run: the run directory that the configuration was taken from (eval and resume).
         source_config: the saved configuration of that run.
         was_sent: whether another user's runner wrote that configuration (see sent_runs.py).
-        sent_reads: key and variable of what it would then read of the environment.
-        has_begun: whether there are weights to go on from, so that nothing starts anew.
+        sent_reads: key and variable of what it would then read from the environment.
+        has_begun: whether there are weights to continue from, so that nothing starts anew.
     """
 
     config: dict[str, Any]
@@ -116,12 +116,12 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     """Compose the configuration of a new run, or with `run=DIR` of a loop over that run.
 
     Raises:
-        ConfigError: for overrides that cannot be read, and for a loop that takes no run.
-        UserError: for a folder that is no run directory.
+        ConfigError: for overrides that cannot be parsed, and for a loop that takes no run.
+        UserError: for a folder that is not a run directory.
     """
     given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
     raise_combined(find_empty_paths(given, ["run"]))
-    for key in ("run", "checkpoint.path"):  # not resolved as yet, and so not unescaped
+    for key in ("run", "checkpoint.path"):  # not resolved yet, and so not unescaped
         if isinstance(text := given.get(key), str):
             given[key] = text.replace("\\${", "${")
     run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
@@ -155,14 +155,14 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
 
 
 def _words_of_own_files(given: Mapping[str, Any]) -> list[str]:
-    """Return what follows from naming files to be judged: they are so whole, not by a split."""
+    """Return the override implied by naming files to evaluate: they are used without a split."""
     names_files = any(given.get(f"dataset.{name}_path") for name in ("validation", "test"))
     splits_rows = any(key.split(".")[:2] == ["dataset", "split"] for key in given)
     return ["dataset.split={}"] if names_files and not splits_rows else []
 
 
 def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
-    """Return the run directory that a checkpoint folder lies in; None if it lies in none.
+    """Return the run directory that contains a checkpoint folder; None if there is none.
 
     Raises:
         ConfigError: if there is no such folder, or it is a run directory.
@@ -183,7 +183,7 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
 
 
 def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out the keys that only say which evaluation it is."""
+    """Drop the keys that only describe the evaluation."""
     settings = {k: v for k, v in config.items() if k not in ("loop", "run", "name")}
     checkpoint = config.get("checkpoint") or {}
     settings["checkpoint"] = {k: v for k, v in checkpoint.items() if k not in ("step", "path")}
@@ -193,7 +193,7 @@ def _training_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 def compose(
     overrides: Sequence[str], *, config_dirs: Sequence[str] = (), from_run: Path | None = None
 ) -> ComposedConfig:
-    """Compose the configuration of a new run, or a run's own with only these overrides applied.
+    """Compose the configuration of a new run, or of a given run with only these overrides applied.
 
     An override of a group composes that option anew and replaces the node.
 
@@ -232,7 +232,7 @@ def compose(
     notes = (*void, *base.notes, *describe_displaced_length(displaced, base.config))
     dense_target = find_value(base.config, "optimizer.dense._target_")
     key_overrides = name_hidden_widths(base.config, key_overrides, problems)
-    # nobody knows which keys an option has that does not exist
+    # the keys of an option that does not exist are unknown
     unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
     problems += [
         p + groups.suggest_group_option(o)
@@ -284,22 +284,22 @@ def compose(
 def _find_sent_reads(
     base: BaseConfig, config: Mapping[str, Any], found: Found, overrides: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return `ComposedConfig.sent_reads` of a configuration and what was met as it was resolved."""
+    """Return `ComposedConfig.sent_reads` for a configuration and the findings of its resolution."""
     if base.sent_reads is None:
         return ()
     key = "dataset.token_env"
     token_env = get_key(config, key)
     if token_env != get_key(base.source_config, key):
-        token_env = None  # the command line's own
+        token_env = None  # the command line has set it
     return find_sent_reads(base.sent_reads, found.env_reads, token_env, overrides)
 
 
 def _resolve(
     base: BaseConfig, overrides: Sequence[Override], dense_target: Any, *, is_new: bool
 ) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], Found]]:
-    """Let settings follow from others in place, and resolve all; return notes and what it gives.
+    """Derive settings from others in place, and resolve all; return notes and the resolved values.
 
-    Nothing follows where a value cannot be resolved, since the job is refused.
+    Nothing is derived if a value cannot be resolved, since the job will be refused.
     """
     resolved = resolve_interpolations(base.config)
     if resolved[2].problems:
@@ -318,12 +318,12 @@ def _fit_to_ranks(
     run_dir: str | None,
     overrides: Sequence[str],
 ) -> tuple[Sequence[str], Sequence[str]]:
-    """Resolve in place what depends on the number of ranks; return problems and notes."""
+    """Set in place the keys that depend on the number of ranks; return problems and notes."""
     started_ranks = launched_world_size()
     before = source_config
     if run_dir is not None and started_ranks is not None:
         before = config_before_restart(Path(run_dir), overrides)
-        if before:  # the batch size of the command is that of as many ranks as there were then
+        if before:  # the command's batch size is for as many ranks as there were then
             overridden.discard("trainer.batch_size")
     problems, notes = resolve_world_size(
         config,
@@ -335,5 +335,5 @@ def _fit_to_ranks(
     resolve_lr_batches(config, saved_config, before)
     loop = config.get("loop")
     if isinstance(loop, dict) and loop.get("_target_") == TUNE_BATCH_SIZE_LOOP:
-        notes = []  # it says itself which rows it keeps
+        notes = []  # it prints itself which rows it keeps
     return problems, notes

@@ -19,11 +19,11 @@ from runner.rundir.diff import flatten
 
 
 def with_row_count(composed: ComposedConfig, train_rows: int | None = None) -> ComposedConfig:
-    """Return a configuration with what is proposed for so many rows in place of each `auto`.
+    """Return a configuration with each `auto` replaced by the number proposed for so many rows.
 
     Args:
         composed: the configuration.
-        train_rows: None: they are not counted yet; a dataset that cannot tell them is a mistake.
+        train_rows: None: not counted yet; a dataset that cannot tell them is a mistake.
     """
     nodes = (composed.config, composed.saved_config, composed.default_config)
     if not any(map(automatic_keys, nodes)):
@@ -31,7 +31,7 @@ def with_row_count(composed: ComposedConfig, train_rows: int | None = None) -> C
     problems, keys = composed.problems, automatic_keys(composed.config)
     is_online = get_key(composed.config, "loop._target_") == ONLINE_LOOP
     if is_online and "trainer.max_epochs" in keys:
-        problems = (*problems, many_epochs(AUTO))  # as the user has written it
+        problems = (*problems, many_epochs(AUTO))  # as written by the user
         keys.remove("trainer.max_epochs")
     if train_rows is None and not tells_rows(composed.config):
         problems = (*problems, *map(rows_not_told, keys))
@@ -62,7 +62,7 @@ def check_composed(
         has_loss=has_loss,
         has_begun=composed.has_begun,
     )
-    # a value that is missing or cannot be resolved, which a message tells, is null for the rules
+    # a value that is missing or unresolved, which a message reports, is null for the rules
     keys = [k for k, value in flatten(composed.saved_config) if value == "???"]
     keys += [p.partition("=")[0] for p in composed.problems if CANNOT_BE_RESOLVED in p]
     missing = tuple(f"{k}{sign}" for k in keys for sign in "=:")
@@ -73,7 +73,7 @@ def check_composed(
 
 
 def notes_before_start(composed: ComposedConfig) -> tuple[str, ...]:
-    """Return the lines that are printed before a checked job starts."""
+    """Return the lines to print before a checked job starts."""
     from_run = composed.source_run is not None
     notes = (*composed.notes, *find_idle_keys(composed.config, from_run))
     if from_run:

@@ -1,4 +1,4 @@
-"""Reads what the settings dataclasses declare of their keys: types, bounds, choices, signature."""
+"""Reads the declarations of keys in settings dataclasses: types, bounds, choices, signature."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.config_value import find_value_problem, item_annotation, matches_typ
 from runner.errors import ConfigError
 
 NO_DEFAULT = MISSING
-GIVEN_IN_CODE = object()  # the default of a part's argument, which nobody needs to know
+GIVEN_IN_CODE = object()  # the default of a part's argument that users need not know
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Declaration:
 
     hint: Any  # the type, without the annotation
     key: Key
-    default: Any  # `NO_DEFAULT` for a key that must be given
+    default: Any  # `NO_DEFAULT` for a required key
     settings: type | None  # the dataclass of the keys below this one; None for a single value
 
 
 @lru_cache(maxsize=128)
 def read_declarations(settings: type) -> Mapping[str, Declaration]:
-    """Return what a settings dataclass declares, by the names of its fields."""
+    """Return the declarations of a settings dataclass, by the names of its fields."""
     hints = typing.get_type_hints(settings, include_extras=True)
     return {
         f.name: make_declaration(
@@ -43,7 +43,7 @@ def read_declarations(settings: type) -> Mapping[str, Declaration]:
 
 
 def make_declaration(annotated: Any, default: Any, declared: Key = UNDECLARED) -> Declaration:
-    """Return the declaration of a type that may be annotated with a `Key`, if none is declared."""
+    """Return the declaration of a type, possibly annotated with a `Key`, unless one is given."""
     hint, key = split_annotation(
         annotated if declared is UNDECLARED else Annotated[annotated, declared]
     )
@@ -66,13 +66,13 @@ def settings_of(node: str, target: object = None) -> type | None:
 
 
 def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> str | None:
-    """Return a message if a value of the right type is not what its key takes.
+    """Return a message if a value of the right type is outside its declared range.
 
     Args:
         key: dotted.
         value: of the type.
         declared: of the key.
-        hint: the type, whose items may have declarations of their own.
+        hint: the type, whose items may have declarations.
     """
     if declared.interval:
         try:
@@ -91,7 +91,7 @@ def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
 
 
 def describe_range(declaration: Declaration) -> str:
-    """Return the values that a key takes, in a few words, those of its items included."""
+    """Describe the values that a key accepts, including those of its items, in a few words."""
     item_hint, item_key = split_annotation(item_annotation(declaration.hint))
     of_items = item_key.range or split_annotation(item_annotation(item_hint))[1].range
     parts = [declaration.key.range, f"each {of_items}" * bool(of_items)]
@@ -99,7 +99,7 @@ def describe_range(declaration: Declaration) -> str:
 
 
 def all_declarations() -> Iterator[tuple[str, Declaration]]:
-    """Yield every declared key by its dotted name, those of every loop included."""
+    """Yield every declared key by its dotted name, including those of every loop."""
     for node, settings in SETTINGS_BY_NODE.items():
         yield from _walk(settings, f"{node}." if node else "")
     for settings in SETTINGS_BY_TARGET.values():
@@ -114,10 +114,10 @@ def _walk(settings: type, prefix: str) -> Iterator[tuple[str, Declaration]]:
 
 
 def choices_by_key() -> dict[str, tuple[str, ...]]:
-    """Return the choices of every key that has some, by its dotted name."""
+    """Return the choices of every key with choices, by its dotted name."""
     return {key: d.key.choices for key, d in all_declarations() if d.key.choices}
 
 
 def keys_signed(*kinds: Signed) -> list[str]:
-    """Return the dotted names of the keys whose part in the signature is one of these."""
+    """Return the dotted names of the keys with one of these values of `signed`."""
     return [key for key, d in all_declarations() if d.key.signed in kinds]

@@ -1,7 +1,7 @@
 """Rules that wait for a metric: early stopping, and changes on a plateau. No torch here.
 
 An evaluation improves if it beats the best so far by more than `min_delta`. After `patience`
-evaluations in a row that do not, a rule acts and begins to wait again; the best so far stays.
+evaluations in a row that do not, a rule acts and starts waiting again; the best so far stays.
 """
 
 from __future__ import annotations
@@ -139,17 +139,17 @@ def reaches_threshold(value: float, threshold: float | None, direction: str) -> 
 
 
 def next_lr_scale(scale: float, rule: LrOnPlateau) -> float:
-    """Return the next factor of the schedule's rates; `scale` itself if none is lower."""
+    """Return the next factor of the scheduled rates; `scale` itself if it cannot be lower."""
     return min(scale, max(scale * rule.factor, rule.min_scale))
 
 
 def next_batch_multiplier(multiplier: int, rule: BatchOnPlateau, base_rows: int) -> int:
-    """Return how many original updates the next, larger update adds up.
+    """Return how many original updates the next, larger update combines.
 
     It is a whole number, so that the ranks that share the original update can share the larger one.
 
     Args:
-        multiplier: how many it is now, which is returned if the cap allows no more.
+        multiplier: the current number, which is returned if the cap allows no larger one.
         rule: with the factor and the cap.
         base_rows: rows of an original update, over all ranks.
     """
@@ -174,7 +174,7 @@ def resolve_metric(rule: PatienceRule, monitor: Any) -> tuple[str, str]:
 
 
 def natural_direction(metric: str) -> str | None:
-    """Return what is better by the nature of `split/name[/task]`; None if neither is."""
+    """Return the better direction by the nature of `split/name[/task]`; None if there is none."""
     name = metric.partition("/")[2].partition("/")[0]
     if name == "loss":
         return "min"
@@ -183,31 +183,31 @@ def natural_direction(metric: str) -> str | None:
 
 
 def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the mistakes in the monitored metric and in the rules that wait."""
+    """Yield the mistakes in the monitored metric and in the rules that wait for one."""
     monitor = config["checkpoint"]["monitor"]
     eval_names = measured_names(config["metrics"])
     yield from _check_metric("checkpoint.monitor", monitor, eval_names, ["validation"])
     trainer = config["trainer"]
-    # a run that is older than the key has the default
+    # a run older than the key has the default
     splits = [evaluation_name(split) for split in trainer.get("eval_splits", ["validation"])]
     rows = configured_global_batch_size(trainer)
     for name, kind in PATIENCE_RULES.items():
         node, where = trainer.get(name, {}), f"trainer.{name}"
         if node is None:
             yield f"{where}=null: is a group of keys; {where}.patience=null turns it off"
-        if not node:  # a run that is older than the rule
+        if not node:  # a run older than the rule
             continue
         if not is_enabled(node):
             yield from _check_disabled(where, node, kind)
             continue
-        if node.get("patience") is None:  # a threshold has a metric, and needs no min_delta
+        if node.get("patience") is None:  # a threshold has a metric, but needs no min_delta
             yield from _check_disabled(where, {"min_delta": node.get("min_delta", 0.0)}, kind)
         watched = {
             "metric": node.get("metric") or monitor["metric"],
             "direction": node.get("direction"),
         }
         if watched["metric"] == monitor["metric"] and watched["direction"] is None:
-            watched["direction"] = monitor["direction"]  # which has been checked above
+            watched["direction"] = monitor["direction"]  # checked above
         else:
             yield from _check_metric(where, watched, eval_names, splits)
         if watched["direction"] is None and natural_direction(watched["metric"]) is None:
@@ -223,7 +223,7 @@ def check_monitored_metrics(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_enabled(node: Mapping[str, Any] | None) -> bool:
-    """Return whether a rule is on, by its node; older runs have no such node."""
+    """Return whether a rule is on, by its node; older runs lack the node."""
     return any((node or {}).get(key) is not None for key in ("patience", "threshold"))
 
 
@@ -237,12 +237,12 @@ def _check_disabled(where: str, node: Mapping[str, Any], kind: type[PatienceRule
 def _check_metric(
     where: str, node: Mapping[str, Any], eval_names: list[str], splits: Sequence[str]
 ) -> Iterator[str]:
-    """splits: names of the evaluations on the way that the metric may be of."""
+    """Return the problems of a metric; `splits` are the allowed evaluations during training."""
     metric, direction = node["metric"], node["direction"]
     split, _, name = metric.partition("/")
     key = f"{where}.metric={metric}"
     if not name:
-        if where != "checkpoint.monitor":  # another rule checks the form of that one
+        if where != "checkpoint.monitor":  # the check of another rule covers this one
             yield f"{key}: write split/metric, such as validation/{split}"
         return
     if split not in splits:

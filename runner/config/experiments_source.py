@@ -1,6 +1,6 @@
-"""How Hydra reads the YAML of options: not those whose aliases multiply without end.
+"""Hydra's access to the YAML of options, except those whose aliases multiply without end.
 
-It is shown the top-level folder `experiments/` as the group `experiments`, and nothing else. If the
+It presents the top-level folder `experiments/` as the group `experiments`, and nothing else. If the
 project's root were an ordinary search path, `outputs/`, `.venv/` and every other folder there would
 become a group, and `--help` would walk through all of them.
 """
@@ -21,7 +21,7 @@ EXPERIMENTS_GROUP = "experiments"
 
 
 class CheckedFileSource(FileConfigSource):
-    """A folder of configurations, of which none is a few lines that stand for millions."""
+    """A folder of configurations, in which a YAML whose aliases multiply without end is refused."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
@@ -31,7 +31,7 @@ class CheckedFileSource(FileConfigSource):
 
 
 class ExperimentsSource(CheckedFileSource):
-    """A source of configurations that has the one group `experiments`."""
+    """A source of configurations with the single group `experiments`."""
 
     @staticmethod
     def scheme() -> str:

@@ -1,7 +1,7 @@
-"""What follows from the chosen options where nobody has said otherwise, and what does not fit them.
+"""Derives settings from the chosen options where none were given, and drops those that do not fit.
 
-The metrics and the monitor follow the kind of the model, and what an experiment sets for its own
-dataset or model is left out where another one was chosen.
+The metrics and the monitor follow from the kind of the model, and settings of an experiment for its
+dataset or model are dropped if another one was chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MONITOR = "checkpoint.monitor"
 def follow_model_kind(
     config: DictConfig, overrides: Sequence[Override], default_config: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Measure a model that finds items by its rankings of all items. In place.
+    """Evaluate a retrieval model by its rankings of all items. In place.
 
     What the command line, an experiment or another option of `metrics` sets stays: its metrics
     are ranked over the catalogue if all of them are metrics of rankings.
@@ -28,10 +28,10 @@ def follow_model_kind(
     Args:
         config: of a new run, with the overrides applied.
         overrides: those of keys.
-        default_config: what the options say without any override.
+        default_config: the options without any override.
 
     Returns:
-        A note about what followed, if anything did.
+        A note about the derived settings, if there are any.
     """
     net = OmegaConf.select(config, "model.net")
     if not isinstance(net, DictConfig) or net.get("_target_") not in RETRIEVAL_NETS:
@@ -43,7 +43,7 @@ def follow_model_kind(
     chosen, monitor = (_chosen(config, n, default_config, given) for n in ("metrics", MONITOR))
     if chosen is None or monitor is None or "candidates" in chosen:
         return ()
-    # settings of rankings, such as what they leave out, choose no other metrics
+    # settings of rankings, such as what they exclude, choose no other metrics
     names = list(chosen.get("eval", RETRIEVAL_METRICS))
     watched = str(monitor.get("metric", "")).removeprefix("validation/")
     if "eval" not in chosen and monitor:
@@ -68,7 +68,7 @@ def follow_model_kind(
 def _chosen(
     config: DictConfig, node: str, default_config: Mapping[str, Any], given: Collection[str]
 ) -> dict[str, Any] | None:
-    """Return what somebody has set of a node; None if the node is another one altogether."""
+    """Return what was explicitly set of a node; None if the whole node was replaced."""
     found, default = (
         OmegaConf.select(config, node),
         OmegaConf.select(OmegaConf.create(dict(default_config)), node),
@@ -93,7 +93,7 @@ def _is_of_catalogue(name: str) -> bool:
 def drop_unfit_settings(
     config: DictConfig, config_without: DictConfig, group: str, experiment: str
 ) -> tuple[str, ...]:
-    """Drop what an experiment sets for the option of a group that was not chosen. In place.
+    """Drop an experiment's settings for the option of a group that was not chosen. In place.
 
     Args:
         config: the whole configuration, without the overrides of keys.
@@ -102,7 +102,7 @@ def drop_unfit_settings(
         experiment: its name.
 
     Returns:
-        A note about what was left out, if anything was.
+        A note about the dropped settings, if there are any.
     """
     node, known = OmegaConf.select(config, group), OmegaConf.select(config_without, group)
     if not isinstance(node, DictConfig) or not isinstance(known, DictConfig):

@@ -1,4 +1,4 @@
-"""Hydra's part of composing: where groups lie, which there are, and what chosen options give.
+"""Hydra's part of composing: paths of groups, their options, and the result of chosen options.
 
 What Hydra composes depends on nothing but the chosen options and their files, so it is cached: a
 sweep composes each combination of options once, not once for each job. A job's folder is set
@@ -51,7 +51,7 @@ SEVERAL_OPTIONS = ("callbacks", "tracker")  # groups of which a job takes any nu
 
 @dataclass(frozen=True)
 class GroupComposition:
-    """What Hydra made of the chosen options, before other overrides. Shared, so never changed."""
+    """The result of Hydra's composition, before other overrides. Shared, so never changed."""
 
     config: DictConfig  # the job's own part, closed to unknown keys
     hydra: DictConfig
@@ -61,13 +61,13 @@ class GroupComposition:
         return pickle.dumps(self.config)
 
     def copy_config(self) -> DictConfig:
-        """Return the job's own part to be changed; `deepcopy` takes eight times as long."""
+        """Return a copy of the job's part for changes; `deepcopy` takes eight times as long."""
         copied: DictConfig = pickle.loads(self._pickled_config)
         return copied
 
     @cached_property
     def resolved_config(self) -> dict[str, Any]:
-        """The job's own part, resolved as far as that is possible without the overrides."""
+        """The job's part, resolved as far as possible without the overrides."""
         return resolve_interpolations(self.config)[0]
 
     @cached_property
@@ -81,7 +81,7 @@ FilesState = tuple[tuple[str, int, int], ...]  # path, time of change and size o
 
 @dataclass(frozen=True)
 class ConfigGroups:
-    """The groups and options of one search path, as their files are now."""
+    """The groups and options of one search path, with the current state of their files."""
 
     repository: CachingConfigRepository
     hydra_overrides: tuple[str, ...]
@@ -123,7 +123,7 @@ class ConfigGroups:
                 near = "".join(f"{f}: must be named .yaml; " for f in files if f.is_file())
                 return near + messages.unknown_option(group, option, options, config)
         if isinstance(value, list) and group not in SEVERAL_OPTIONS:
-            # one in a folder of the user's may lie over one of ours; two of ours would be mixed
+            # an option in a user's folder may replace one of ours; two of ours would be mixed
             ours = [option for option in value if not self._is_in_config_dir(group, option)]
             if len(ours) > 1:
                 listed = ",".join(ours)
@@ -134,7 +134,7 @@ class ConfigGroups:
         return any(Path(folder, group, f"{option}.yaml").is_file() for folder in self.config_dirs)
 
     def suggest_group_option(self, override: Override) -> str:
-        """Return a hint if an override of a key was meant for a group inside another group."""
+        """Return a hint if an override of a key was meant for a nested group."""
         key, value = override.key_or_group.replace(".", "/"), override.value()
         if isinstance(value, str) and re.fullmatch(r"[\w/-]+", value):
             tops = self.repository.get_group_options("", ObjectType.GROUP)
@@ -174,7 +174,7 @@ def load_groups(hydra_overrides: Sequence[str], config_dirs: Sequence[str]) -> C
     """Return the groups of a search path.
 
     Args:
-        hydra_overrides: may hold `hydra.searchpath=[...]`.
+        hydra_overrides: may contain `hydra.searchpath=[...]`.
         config_dirs: the user's own folders.
 
     Raises:
@@ -185,7 +185,7 @@ def load_groups(hydra_overrides: Sequence[str], config_dirs: Sequence[str]) -> C
 
 
 def _read_files_state(config_dirs: Sequence[str]) -> FilesState:
-    """Return what tells the files of all options from those of another time."""
+    """Return the state of the files of all options, which differs if any was changed."""
     found = []
     for root in (str(CONF), str(PROJECT / EXPERIMENTS_GROUP), *config_dirs):
         for folder, _, names in os.walk(root):
@@ -209,10 +209,10 @@ def _load(
 
 
 def find_places(overrides: Sequence[Override]) -> list[Override]:
-    """Return the overrides that say where results lie, and change nothing that is composed.
+    """Return the overrides of result folders, which do not affect the rest of the composition.
 
     Args:
-        overrides: all that are for Hydra. With `hydra.searchpath` none is returned: options there
+        overrides: all those for Hydra. With `hydra.searchpath` none is returned: options there
             may have been edited since, so that runs in other folders share nothing.
     """
     if any(o.key_or_group == "hydra.searchpath" for o in overrides):
@@ -230,12 +230,12 @@ def find_places(overrides: Sequence[Override]) -> list[Override]:
 def set_places(
     hydra: DictConfig, places: Sequence[Override], overrides: Sequence[Override]
 ) -> DictConfig:
-    """Return Hydra's node, composed without the places, as it would compose it with all overrides.
+    """Return Hydra's node, composed without the places, as if composed with all overrides.
 
     Args:
         hydra: the node.
         places: of `find_places`.
-        overrides: all that are for Hydra.
+        overrides: all those for Hydra.
     """
     if not places:
         return hydra
@@ -275,7 +275,7 @@ def _initialized_hydra(config_dirs: Sequence[str]) -> Iterator[None]:
 
 
 def _find_undecodable(config_dirs: Sequence[str]) -> str:
-    """Return the first file of an option that is no text in UTF-8."""
+    """Return the first option file that is not UTF-8."""
     for path, *_ in _read_files_state(config_dirs):
         try:
             Path(path).read_text(encoding="utf-8")

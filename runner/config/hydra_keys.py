@@ -1,4 +1,4 @@
-"""Overrides of Hydra's own node: which keys of it have an effect, and what each may hold."""
+"""Overrides of Hydra's own node: which of its keys have an effect, and their allowed values."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from runner.rundir.diff import flatten
 
 FOLDER_KEYS = ("hydra.run.dir", "hydra.sweep.dir")
 HYDRA_KEYS = (*FOLDER_KEYS, "hydra.mode", "hydra.searchpath")
-_OF_COMMAND = ("runtime.", "overrides.", "job.override_dirname")  # where Hydra notes the command
-OPEN_HYDRA_NODES = ("launcher", "sweeper")  # those of plugins have keys of their own
+_OF_COMMAND = ("runtime.", "overrides.", "job.override_dirname")  # where Hydra records the command
+OPEN_HYDRA_NODES = ("launcher", "sweeper")  # plugins' nodes have their own keys
 
 
 def find_hydra_problem(override: Override) -> str | None:
-    """Return what is wrong with an override of Hydra's node, if anything is."""
+    """Return the problem of an override of Hydra's node, if there is one."""
     key, text = override.key_or_group, override.input_line
     _, *below = re.split(r"[./]", key)
     if key not in HYDRA_KEYS or override.is_delete():
@@ -47,11 +47,11 @@ def find_hydra_problem(override: Override) -> str | None:
 
 
 def find_hydra_yaml_problems(default: DictConfig, composed: DictConfig) -> Iterator[str]:
-    """Yield a message for each part of Hydra's node that a YAML file sets without an effect.
+    """Yield a message for each key of Hydra's node that a YAML file sets without an effect.
 
     Args:
-        default: the node that Hydra composes without any choice.
-        composed: the node that it composes with the chosen options.
+        default: the node composed by Hydra without any choice.
+        composed: the node composed with the chosen options.
     """
     before, now = (
         dict(flatten(OmegaConf.to_container(node, resolve=False))) for node in (default, composed)

@@ -1,4 +1,4 @@
-"""Writes overrides as a command line has them."""
+"""Writes overrides in command-line syntax."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def quote_hydra_value(text: str) -> str:
     is_text = is_word or "/" in text or text.endswith(".yaml")
     if is_text and re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text):
         return text
-    text = text.replace("${", "\\${")  # which OmegaConf would look up
+    text = text.replace("${", "\\${")  # OmegaConf would resolve it
     return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
 
 
 def hydra_mapping(numbers: Mapping[str, float]) -> str:
-    """Return numbers by name as Hydra reads them, with a backslash before what has a meaning."""
+    """Return numbers by name in Hydra's syntax, with a backslash before special characters."""
     names = {name: re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", name) for name in numbers}
     return "{" + ", ".join(f"{names[name]}: {number:g}" for name, number in numbers.items()) + "}"
 

@@ -1,4 +1,4 @@
-"""Resolves interpolations; what reads the environment stays a reference in the saved files."""
+"""Resolves interpolations; references to the environment are kept in the saved files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CANNOT_BE_RESOLVED = ": cannot be resolved: "
 
 @dataclass(frozen=True)
 class EnvRead:
-    """A value that was made of the environment."""
+    """A value that was resolved from the environment."""
 
     text: str  # the interpolation
     value: Any  # None: it cannot be resolved
@@ -29,10 +29,10 @@ class EnvRead:
 
 @dataclass
 class Found:
-    """What is met while a configuration is resolved."""
+    """Collects findings while a configuration is resolved."""
 
     problems: list[str]  # a message for each value that is missing or cannot be resolved
-    read: list[str] = field(default_factory=list)  # variables, of the value in turn
+    read: list[str] = field(default_factory=list)  # variables, of each value in turn
     env_reads: dict[str, EnvRead] = field(default_factory=dict)  # by dotted key
 
 
@@ -40,9 +40,9 @@ def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str
     """Resolve a configuration into plain values.
 
     Returns:
-        The values, the same to be saved (whatever read the environment is left as its reference,
-        since it may be a secret; secrets given as such are replaced by references), and what else
-        was met.
+        The values, the same to be saved (values from the environment are kept as references, since
+        they may be secret; secrets given as such are replaced by references), and what else was
+        found.
     """
     found = Found([])
     with _track_env_reads(found.read):
@@ -51,20 +51,20 @@ def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str
 
 
 def find_value(config: DictConfig, key: str) -> Any:
-    """Return the value at a dotted key; None where it is missing or cannot be resolved."""
+    """Return the value at a dotted key; None if it is missing or cannot be resolved."""
     return OmegaConf.select(
         config, key, throw_on_missing=False, throw_on_resolution_failure=False, default=None
     )
 
 
 def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> str | None:
-    """Return a folder that a node names, or None and a message if it cannot be resolved.
+    """Return the folder that a node names, or None and a message if it cannot be resolved.
 
     Args:
         node: of the configuration.
         name: of the value in the node.
         key: its dotted name.
-        problems: gets the message.
+        problems: receives the message.
     """
     own: list[str] = []
     value, _ = _resolve_value(node, name, key, Found(own))
@@ -75,7 +75,7 @@ def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> 
 
 @contextmanager
 def _track_env_reads(read: list[str]) -> Iterator[None]:
-    """Note each variable that `${oc.env:...}` reads, also through other interpolations."""
+    """Record each variable that `${oc.env:...}` reads, also through other interpolations."""
 
     def read_variable(key: str, *default: Any) -> Any:
         read.append(key)

@@ -10,7 +10,7 @@ from runner.config_value import number_hint
 from runner.errors import ConfigError
 
 Unit = Literal["updates", "examples", "epochs", "seconds"]
-_UNITS: dict[str, tuple[Unit, int]] = {  # by what stands behind the number, which is multiplied
+_UNITS: dict[str, tuple[Unit, int]] = {  # by suffix of the number, with its multiplier
     "": ("updates", 1),
     "ex": ("examples", 1),
     "ep": ("epochs", 1),
@@ -40,7 +40,7 @@ class Progress:
     step: int = 0
     examples: int = 0
     epoch: int = 0  # completed ones
-    active_s: float = 0.0  # seconds of work, those before a restart included
+    active_s: float = 0.0  # seconds of work, including those before a restart
 
 
 def parse_interval(
@@ -51,18 +51,18 @@ def parse_interval(
     why_no_time: str = "",
     allow_null: bool = True,
 ) -> Interval | None:
-    """Return the interval that a configuration has; null means never.
+    """Return the interval in a configuration; null means never.
 
     Args:
-        value: as it stands in the configuration.
+        value: from the configuration.
         key: named in errors.
         allow_time: whether a time may be given. Only saving and logging may depend on the clock,
-            since whatever decides a result must not.
-        why_no_time: the reason for this key, if it is another one.
-        allow_null: whether the key takes null, so that a message may propose it.
+            since the clock must not affect results.
+        why_no_time: the reason for this key, if it differs.
+        allow_null: whether the key accepts null, so that a message may suggest it.
 
     Raises:
-        ConfigError: if the value is no interval, or a time where none is allowed.
+        ConfigError: if the value is not an interval, or a time where none is allowed.
     """
     if value is None:
         return None

@@ -21,7 +21,7 @@ from runner.errors import explain_hint, nearest_hint, nearest_keys
 
 
 def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield every key below a node, groups of keys included."""
+    """Yield every key below a node, including groups of keys."""
     if isinstance(node, DictConfig):
         node = OmegaConf.to_container(node, resolve=False)  # type: ignore[assignment]
     for name, value in node.items():
@@ -31,7 +31,7 @@ def dotted_keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def invalid_syntax(text: str, error: Exception) -> str:
-    """Say that a word is no override of Hydra's grammar."""
+    """Return the message for a word that is not an override in Hydra's grammar."""
     if re.match("--?[a-z]", text):
         return (
             f"{text!r}: not key=value; flags are of the command line: in Python, allow=[...] and "
@@ -39,7 +39,7 @@ def invalid_syntax(text: str, error: Exception) -> str:
         )
     if "=" not in text and not text.startswith("~"):
         return f"{text!r}: not key=value (verbs such as resume come first: python -m runner VERB)"
-    if isinstance(error, AttributeError) and sys.flags.optimize:  # asserts that read on are gone
+    if isinstance(error, AttributeError) and sys.flags.optimize:  # asserts were removed
         return (
             f"{text}: cannot be read under python -O (PYTHONOPTIMIZE={sys.flags.optimize}), which "
             "leaves out steps of Hydra's parser; unset it"
@@ -62,7 +62,7 @@ def invalid_syntax(text: str, error: Exception) -> str:
 
 
 def sweep_needs_multirun(text: str) -> str:
-    """Say that an override has several values without `-m`."""
+    """Return the message for an override with several values without `-m`."""
     return (
         f"{text}: several values; -m runs a job for each, key=[a,b] is a list, and "
         "'key=\"a,b\"' is one string"
@@ -70,7 +70,7 @@ def sweep_needs_multirun(text: str) -> str:
 
 
 def unknown_option(group: str, option: Any, options: Sequence[str], config: DictConfig) -> str:
-    """Say that a group has no such option, and which key may have been meant."""
+    """Return the message for an unknown option, with the key that may have been meant."""
     listed = ", ".join(options) or "none"
     text = f"{group}={option}: no such option of {group}{nearest_hint(option, options)}"
     meant_keys = [
@@ -93,7 +93,7 @@ def unknown_option(group: str, option: Any, options: Sequence[str], config: Dict
 
 
 def value_for_group(text: str, node: DictConfig, value: Any) -> str:
-    """Say that a group of keys was given one value."""
+    """Return the message for a single value that was given to a group of keys."""
     keys = [str(k) for k in node]
     key = text.split("=")[0].lstrip("+~")
     choices = choices_by_key()
@@ -104,7 +104,7 @@ def value_for_group(text: str, node: DictConfig, value: Any) -> str:
 
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
-    """Say that there is no such key, and name the options that have it, or the nearest keys."""
+    """Return the message for an unknown key, with the options that have it, or the nearest keys."""
     if (found := key_of_options(key)) is not None:
         options, first = found
         return (
@@ -129,7 +129,7 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
 
 
 def bad_override(override: Override, config: DictConfig, error: Exception) -> str:
-    """Say why Hydra could not apply an override."""
+    """Return why Hydra could not apply an override."""
     text, key = str(override.input_line), override.key_or_group
     message = f"{error} {error.__cause__ or ''}"
     if "@" in key or override.package is not None:
@@ -161,7 +161,7 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
 
 
 def _may_hold(key: str, config: DictConfig) -> bool:
-    """Return whether a key that does not exist lies in a group whose keys the user chooses."""
+    """Return whether an unknown key is in a group with keys chosen by the user."""
     group = key.rpartition(".")[0]
     node = find_value(config, group) if group else config
     if node is None:

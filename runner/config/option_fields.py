@@ -1,7 +1,7 @@
-"""The fields of an option: key, type, default and comment, from its YAML and from the code.
+"""The fields of an option: key, type, default and comment, from its YAML and the code.
 
-Nothing is composed, and nothing that a `_target_` names is imported: the annotations of its
-arguments are read from its source.
+Nothing is composed, and no `_target_` is imported: the annotations of its arguments are read from
+its source.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from runner.optim.settings import KEYS_OF_EVERY_KIND, SparseSettings
 SPARSE_NODE = "optimizer.sparse"
 _TAGS = {"str": "text", "int": "whole number", "float": "number", "bool": "true or false"}
 _MOST_NAMES = 4  # of options that a message names
-SIMILAR = 0.65  # the part of their letters that similar names share
-# What most jobs have, which a message names before options that follow by the alphabet
+SIMILAR = 0.65  # minimum share of equal letters in similar names
+# Options of most jobs, which a message names before others in alphabetical order
 COMMON_OPTIONS = {
     "model": ("dlrm", "dcn", "deepfm", "sasrec"),
     "dataset": ("parquet", "csv", "tsv", "jsonl"),
@@ -43,13 +43,13 @@ class OptionField:
     """A key that a command line may set."""
 
     key: str  # dotted, from the top
-    type_name: str  # in words; empty where only the code knows
-    default: str  # as the YAML has it
-    comment: str  # what the YAML says of the key
-    declared: Key | None = None  # what the key's declaration says, if it has one
-    target: str = ""  # the `_target_` of the node that the key lies in, if there is one
-    range: str = ""  # the values that are allowed besides what the type says
-    is_written: bool = True  # whether it stands in the YAML; else the code alone has its default
+    type_name: str  # in words; empty if only the code defines it
+    default: str  # as in the YAML
+    comment: str  # from the YAML
+    declared: Key | None = None  # the key's declaration, if it has one
+    target: str = ""  # the `_target_` of the node of the key, if there is one
+    range: str = ""  # restrictions of the values besides the type
+    is_written: bool = True  # whether it is in the YAML; otherwise only the code has its default
 
     @property
     def description(self) -> str:
@@ -65,7 +65,7 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
             `# @package _global_` counts from the top instead.
 
     Raises:
-        ConfigError: if it is no YAML, or its aliases multiply without end.
+        ConfigError: if it is not YAML, or its aliases multiply without end.
     """
     text = path.read_text(encoding="utf-8")
     root = compose_yaml(text, str(path), most_values=MOST_OPTION_VALUES)
@@ -85,7 +85,7 @@ def find_similar_keys(key: str) -> list[str]:
 
 
 def _keys_of_options(key: str, config_dirs: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield group, name and keys of each option of the groups that a dotted key may lie in."""
+    """Yield group, name and keys of each option of the groups that may contain a dotted key."""
     for group, options in list_groups(config_dirs):
         prefix = group.replace("/", ".")
         if key.startswith(f"{prefix}."):
@@ -95,9 +95,9 @@ def _keys_of_options(key: str, config_dirs: Sequence[str]) -> Iterator[tuple[str
 
 
 def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return the options that have a key, in words and the most common as an override, or None.
+    """Return the options that have a key, in words, with the most common as an override, or None.
 
-    A message about a key that the chosen options lack names them.
+    They are named by a message about a key that the chosen options lack.
     """
     found = [
         (group, option)
@@ -114,7 +114,7 @@ def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str]
 
 
 def _table_fields() -> list[OptionField]:
-    """Return the keys of `optimizer.sparse` that every option has, and no YAML names."""
+    """Return the keys of `optimizer.sparse` that every option has, but no YAML contains."""
     fields = []
     for name in KEYS_OF_EVERY_KIND:
         declared = read_declarations(SparseSettings)[name]
@@ -149,7 +149,7 @@ def _fields(node: yaml.MappingNode, prefix: str, lines: Sequence[str]) -> Iterat
         if declaration is not None:
             kind = kind if declaration.hint is Any else type_name(declaration.hint)
             allowed = describe_range(declaration)
-        if key == WIDTHS_KEY and declaration is not None:  # what the model gets is made of it
+        if key == WIDTHS_KEY and declaration is not None:  # the model's argument is derived from it
             kind += " or group of keys" * (declaration.hint is Any)
             allowed = f"{split_annotation(Width)[1].range}; or auto"
         elif prefix == "scheduler" and name in _lengths(node):
@@ -179,7 +179,7 @@ def _kind(value: yaml.Node) -> str:
 
 
 def _source_text(value: yaml.Node, lines: Sequence[str]) -> str:
-    """Return the value as it is written, in one line."""
+    """Return the value as written in the source, in one line."""
     start, end = value.start_mark, value.end_mark
     first: str = lines[start.line]
     if start.line == end.line:
@@ -190,7 +190,7 @@ def _source_text(value: yaml.Node, lines: Sequence[str]) -> str:
 
 
 def _comment(lines: Sequence[str], node: yaml.MappingNode, name: str, value: yaml.Node) -> str:
-    """Return the comment above a key and behind its value."""
+    """Return the comment above a key and after its value."""
     line = next(k.start_mark.line for k, v in node.value if v is value and k.value == name)
     if node.flow_style:
         return ""  # several keys share the line, whose comment belongs to their parent
@@ -199,7 +199,7 @@ def _comment(lines: Sequence[str], node: yaml.MappingNode, name: str, value: yam
         if not text.strip().startswith("#"):
             break
         above.insert(0, text.strip().lstrip("#").strip())
-    if line - len(above) <= 0:  # the first comment of the file is the option's own
+    if line - len(above) <= 0:  # the first comment of the file describes the option
         above = []
     is_block = isinstance(value, yaml.CollectionNode) and not value.flow_style
     last, column = (line, 0) if is_block else (value.end_mark.line, value.end_mark.column)

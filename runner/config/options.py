@@ -1,4 +1,4 @@
-"""The groups and options that lie on disk, found without Hydra: conf/, experiments/, the user's."""
+"""The groups and options on disk, found without Hydra: conf/, experiments/, the user's folders."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _read_lines(path: Path) -> list[str]:
     """Return the lines of an option's file.
 
     Raises:
-        ConfigError: naming the file, if it is no text in UTF-8.
+        ConfigError: naming the file, if it is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8").splitlines()

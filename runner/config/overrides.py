@@ -1,6 +1,6 @@
-"""Overrides of the command line, read by Hydra's grammar and applied to a configuration.
+"""Overrides of the command line, parsed by Hydra's grammar and applied to a configuration.
 
-They are applied one by one, so that every mistake among them is reported, not only the first.
+They are applied one by one, so that every mistake is reported, not only the first.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from runner.errors import raise_combined
 from runner.optim.dense_arguments import dense_arguments
 
 DENSE_KEY = "optimizer.dense"
-# given as a whole: one kind of split excludes another, and objectives are those that are named
+# set as a whole: one kind of split excludes another, and only the named objectives count
 WHOLE_KEYS = ("dataset.split", "search.objectives")
 EACH_JOB_KEY = "search.each_job"
-HIDDEN_KEY = "model.net.hidden"  # on a command line, whichever of these a model has
-HIDDEN_WIDTHS = ("deep", "top")  # what models call those of their main MLP, which is one of them
+HIDDEN_KEY = "model.net.hidden"  # alias on a command line for the one of these that a model has
+HIDDEN_WIDTHS = ("deep", "top")  # widths of a model's main MLP; each has one of them
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse overrides by Hydra's grammar.
 
     Raises:
-        ConfigError: naming every override that is no `key=value`.
+        ConfigError: naming every override that is not `key=value`.
     """
     parsed: list[Override] = []
     problems: list[str] = []
@@ -54,7 +54,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-@lru_cache(maxsize=1024)  # the jobs of a sweep share most of theirs; nothing changes an Override
+@lru_cache(maxsize=1024)  # the jobs of a sweep share most of them; no Override is modified
 def _parse_override(text: str) -> Override:
     [override] = OverridesParser.create().parse_overrides([text])
     return override
@@ -74,9 +74,9 @@ def parse_job_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def find_repeated(parsed: Sequence[Override]) -> list[tuple[Override, Override]]:
-    """Return each override that a later one of its key makes void, with that one.
+    """Return each override that a later one of the same key replaces, with the later one.
 
-    A group of keys is laid over the one before it, and makes nothing void.
+    A group of keys is merged into the earlier one, and replaces nothing.
     """
     last: dict[str, Override] = {}
     repeated: list[tuple[Override, Override]] = []
@@ -92,15 +92,15 @@ def find_repeated(parsed: Sequence[Override]) -> list[tuple[Override, Override]]
 def drop_displaced_length(
     parsed: Sequence[Override], problems: list[str]
 ) -> tuple[list[Override], str | None]:
-    """Let max_steps or max_epochs from the command line displace the other one from a file.
+    """Let max_steps or max_epochs from the command line replace the other one from a file.
 
     Args:
         parsed: all overrides.
-        problems: gets a message if the command line has both.
+        problems: receives a message if the command line has both.
 
     Returns:
-        The overrides, with one more that sets the displaced key to null, and the key that
-        displaces it, or None.
+        The overrides, with one more that sets the replaced key to null, and the key that
+        replaces it, or None.
     """
     given = {
         o.key_or_group: o for o in parsed if o.key_or_group in LENGTH_KEYS and not o.is_delete()
@@ -109,7 +109,7 @@ def drop_displaced_length(
     if len(chosen) == 2:
         lines = " and ".join(str(given[k].input_line) for k in chosen)
         problems.append(f"{lines}: give one of them; each says how long the run is")
-        # so that the rules, which hold for what files say too, do not tell the same mistake again
+        # so that the rules, which also check files, do not report the same mistake again
         return [*parsed, *parse_overrides([f"{chosen[1]}=null"])], None
     if len(chosen) != 1 or len(given) == 2:
         return list(parsed), None
@@ -118,7 +118,7 @@ def drop_displaced_length(
 
 
 def describe_displaced_length(length_key: str | None, config: DictConfig) -> tuple[str, ...]:
-    """Return the note about a displaced length, if the other key had a value."""
+    """Return the note about a replaced length, if the other key had a value."""
     if length_key is None:
         return ()
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(length_key)]
@@ -131,16 +131,16 @@ def describe_displaced_length(length_key: str | None, config: DictConfig) -> tup
 def name_hidden_widths(
     config: DictConfig, overrides: Sequence[Override], problems: list[str]
 ) -> list[Override]:
-    """Let `model.net.hidden` set the widths of a model's main MLP, whatever it calls them.
+    """Let `model.net.hidden` set the widths of a model's main MLP, whatever their name.
 
-    Only the name of the override changes, so that a configuration and its signature are those of
-    the model's own name. Of a model with none of `HIDDEN_WIDTHS`, or with several, it stays, and is
-    refused as an unknown key.
+    Only the key of the override changes, so that a configuration and its signature contain the
+    model's name. If a model has none of `HIDDEN_WIDTHS`, or several, the key is unchanged, and
+    refused as unknown.
 
     Args:
         config: with the model.
         overrides: those of keys.
-        problems: gets a message if the overrides give both names.
+        problems: receives a message if the overrides use both names.
     """
     net = find_value(config, "model.net")
     key = own_key(HIDDEN_KEY, net if isinstance(net, DictConfig) else ())
@@ -154,7 +154,7 @@ def name_hidden_widths(
 
 
 def own_key(key: str, net: Container[object]) -> str:
-    """Return the model's own key that `model.net.hidden` stands for, and any other key itself.
+    """Return the model's key for which `model.net.hidden` is an alias; other keys unchanged.
 
     Args:
         key: dotted.
@@ -173,7 +173,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     value = None if override.is_delete() else override.value()
     is_whole = key in WHOLE_KEYS and isinstance(before, DictConfig) and isinstance(value, dict)
     if is_whole or replaces_part(override) or (key == EACH_JOB_KEY and isinstance(value, dict)):
-        merge = key == EACH_JOB_KEY  # whose keys are those of jobs, which its own check knows
+        merge = key == EACH_JOB_KEY  # its keys are those of jobs, which are checked separately
         OmegaConf.update(config, key, value, merge=merge, force_add=True)
         return None
     node, name = find_value(config, key.rpartition(".")[0]), key.rpartition(".")[2]
@@ -181,7 +181,7 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
         return f"{text}: every job has this key; {key}=VALUE gives it another value"
     if override.is_delete() and before is None and isinstance(node, DictConfig) and name in node:
         with open_dict(node):
-            del node[name]  # Hydra finds no key whose value is null
+            del node[name]  # Hydra does not find keys with the value null
         return None
     is_node = isinstance(before, DictConfig) and not override.is_delete()
     if is_node and not isinstance(override.value(), dict):
@@ -199,14 +199,14 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
             return None
         ConfigLoaderImpl._apply_overrides_to_config([override], config)
     except (HydraException, OmegaConfBaseException, TypeError, ValueError) as error:
-        if above is not None:  # OmegaConf has put a group in its place
+        if above is not None:  # OmegaConf has replaced it by a group
             OmegaConf.update(config, *above, merge=False)
         return messages.bad_override(override, config, error)
     return None
 
 
 def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
-    """Return the nearest key above that has a value, and this; None if it is a group of keys."""
+    """Return the nearest parent key with a value, and the value; None if it is a group of keys."""
     while group := key.rpartition(".")[0]:
         above, _, name = group.rpartition(".")
         node = find_value(config, above)
@@ -218,18 +218,18 @@ def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
 
 
 def _is_needed(node: DictConfig, key: str) -> bool:
-    """Return whether a key names the class of its node, or is a value of a group that we read."""
+    """Return whether a key is the class of its node, or a value of a group that our code reads."""
     group, _, name = key.rpartition(".")
     settings = settings_of(group, node.get("_target_"))
     declared = read_declarations(settings).get(name) if settings is not None else None
-    is_class = name == "_target_" and group != DENSE_KEY  # its own rule says what it may be
+    is_class = name == "_target_" and group != DENSE_KEY  # another rule checks its value
     return name in node and (is_class or (declared is not None and declared.settings is None))
 
 
 def replaces_part(override: Override) -> bool:
-    """Return whether an override gives a part as a whole, class and settings.
+    """Return whether an override sets a part as a whole, class and settings.
 
-    That is the dense optimizer, or a net or loss of a user's own, which has other arguments than
+    This is the dense optimizer, or a net or loss of a user's own, with arguments different from
     ours.
     """
     key, value = override.key_or_group, None if override.is_delete() else override.value()
@@ -242,15 +242,15 @@ def replaces_part(override: Override) -> bool:
 def drop_unfit_arguments(
     config: DictConfig, config_without: DictConfig, recipe: str
 ) -> tuple[str, ...]:
-    """Drop arguments of `model.net` that a recipe sets and the model does not take. In place.
+    """Drop arguments of `model.net` that a recipe sets but the model does not take. In place.
 
     Args:
         config: the whole configuration, without the overrides of keys.
-        config_without: the same without the recipe, whose arguments a net of a user's own takes.
+        config_without: the same without the recipe; it has the arguments of a user-defined net.
         recipe: its name.
 
     Returns:
-        A note about what was left out, if anything was.
+        A note about the dropped arguments, if there are any.
     """
     net = OmegaConf.select(config, "model.net")
     if not isinstance(net, DictConfig):
@@ -275,7 +275,7 @@ def drop_unsupported_arguments(
 ) -> tuple[str, ...]:
     """Drop settings that a dense optimizer class from the command line does not take. In place.
 
-    Settings that the command line gives stay: the class itself then refuses them.
+    Settings from the command line stay: the class itself then refuses them.
 
     Args:
         config: the whole configuration.
@@ -283,7 +283,7 @@ def drop_unsupported_arguments(
         previous_target: the class that the settings were written for.
 
     Returns:
-        A note about what was left out, if anything was.
+        A note about the dropped settings, if there are any.
     """
     target, node = (OmegaConf.select(config, key) for key in (f"{DENSE_KEY}._target_", DENSE_KEY))
     if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):
@@ -297,10 +297,10 @@ def drop_unsupported_arguments(
         elif override.key_or_group == DENSE_KEY and isinstance(value, dict):
             given |= {str(k) for k in value}
     values: Any = OmegaConf.to_container(node, resolve=True)
-    dropped = {}  # name -> how the note calls it
+    dropped = {}  # name -> its wording in the note
     for name in values if known is not None else ():
         is_taken = name in known and matches_type(values[name], known[name])
-        if not is_taken and name not in given:  # of eps Adafactor has two
+        if not is_taken and name not in given:  # Adafactor has two eps
             dropped[name] = f"such {name}" if name in known else name
     if not dropped:
         return ()

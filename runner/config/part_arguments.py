@@ -1,4 +1,4 @@
-"""What the classes and functions that a `_target_` names take, read from their source.
+"""Reads the arguments of the classes and functions that a `_target_` names from their source.
 
 The annotations of a constructor's arguments are the declarations of the keys of its node:
 
@@ -28,8 +28,8 @@ from runner.config.targets import is_in_packages
 from runner.config_key import Key
 from runner.optim.dense_arguments import dense_arguments
 
-ALIAS_MODULES = "argument_types"  # modules of this name hold types of arguments, and no torch
-# Modules that hold parts; the builder reports what lies elsewhere
+ALIAS_MODULES = "argument_types"  # modules with this name define types of arguments, without torch
+# Modules that contain parts; the builder reports others
 _PART_PACKAGES = (
     "runner.data.flight.option",
     "runner.data.flight.settings",
@@ -44,7 +44,7 @@ _PART_PACKAGES = (
     "runner.training.callbacks",
     "runner.training.update.task",
 )
-RECIPE = "recipe"  # what a dataset's module calls the class whose fields are its settings
+RECIPE = "recipe"  # the name in a dataset's module of the class whose fields are its settings
 _TYPES = ("int", "float", "str", "bool", "list", "dict", "tuple", "object")
 
 
@@ -52,16 +52,16 @@ _TYPES = ("int", "float", "str", "bool", "list", "dict", "tuple", "object")
 class PartArguments:
     """The arguments that a configuration may give to a part."""
 
-    declared: Mapping[str, Declaration]  # by name, without those that the code gives
-    takes_more: bool = False  # whether it also takes arguments that it does not name
+    declared: Mapping[str, Declaration]  # by name, without those that the code passes
+    takes_more: bool = False  # whether it accepts further, unnamed arguments
 
 
 @lru_cache(maxsize=256)
 def read_arguments(target: str) -> PartArguments | None:
-    """Return the arguments of a part of our own or of an optimizer of torch.
+    """Return the arguments of a part of ours or of an optimizer of torch.
 
     Returns:
-        None for a target elsewhere, and for one that is not found: the builder tells about it.
+        None for a target elsewhere, and for one that is not found, which the builder reports.
     """
     if (arguments := dense_arguments(target)) is not None:
         return PartArguments({n: make_declaration(a, GIVEN_IN_CODE) for n, a in arguments.items()})
@@ -71,7 +71,7 @@ def read_arguments(target: str) -> PartArguments | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A module of our own, as text that was parsed."""
+    """The parsed source of one of our modules."""
 
     tree: ast.Module
 
@@ -104,7 +104,7 @@ def _read_source(module: str) -> _Source | None:
 
 
 def _find(target: str) -> tuple[_Source, ast.ClassDef | ast.FunctionDef] | None:
-    """Return the definition of a dotted name of ours, also through a package that imports it."""
+    """Return the definition of a dotted name of ours, also if a package re-exports it."""
     module, _, name = target.rpartition(".")
     if not is_in_packages(target, _PART_PACKAGES) or not target.replace(".", "_").isidentifier():
         return None
@@ -137,12 +137,12 @@ def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArg
             above = _arguments(*found)
             declared = {**own.declared, **above.declared, **own.declared}  # its own come first
             return PartArguments(declared, above.takes_more)
-    # a base class from elsewhere may take anything
+    # a base class from elsewhere may accept anything
     return own if init is not None else PartArguments(own.declared, bool(node.bases))
 
 
 def _find_beside(source: _Source, name: str) -> tuple[_Source, ast.ClassDef] | None:
-    """Return the class that a module calls by a name: its own, or one that it imports."""
+    """Return the class of a name in a module: defined there, or imported."""
     node = source.define(name)
     if isinstance(node, ast.Assign):
         return _find_beside(source, ast.unparse(node.value))
@@ -184,12 +184,12 @@ def _arguments_of_function(source: _Source, node: ast.FunctionDef) -> PartArgume
 
 
 def _is_given_by_code(annotation: ast.expr) -> bool:
-    """Return whether no configuration can hold such a value: a schema, or a function."""
+    """Return whether no configuration can contain such a value: a schema, or a function."""
     return ast.unparse(annotation) == "Schema" or "Callable" in ast.unparse(annotation)
 
 
 def _evaluate(source: _Source, annotation: ast.expr) -> Any:
-    """Return the type that an annotation of our own source means; Any for what is not known."""
+    """Return the type of an annotation in our source; Any for an unknown one."""
     try:
         expression = compile(ast.Expression(annotation), "<annotation>", "eval")
         return eval(expression, {"__builtins__": {}}, _Names(source))
@@ -198,7 +198,7 @@ def _evaluate(source: _Source, annotation: ast.expr) -> Any:
 
 
 class _Names(dict[str, Any]):
-    """The names that annotations may use; a class that is not known counts as any value."""
+    """The names that annotations may use; an unknown class counts as any value."""
 
     def __init__(self, source: _Source) -> None:
         self.source = source

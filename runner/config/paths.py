@@ -1,4 +1,4 @@
-"""Paths of a configuration: absolute in what is saved, and of this machine where a run writes."""
+"""Paths of a configuration: absolute when saved, and local where a run writes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PATH_KEYS = (
 
 
 def find_empty_paths(given: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
-    """Return a message for each key that was given nothing, such as a variable that is not set.
+    """Return a message for each key that was given an empty value, such as an unset variable.
 
-    It would name the folder that the command is in.
+    An empty path would mean the current folder.
 
     Args:
         given: dotted key -> value, of the command line.
@@ -43,13 +43,13 @@ def find_empty_paths(given: Mapping[str, Any], keys: Iterable[str]) -> list[str]
 def make_paths_absolute(
     config: dict[str, Any], saved_config: dict[str, Any], source_config: Mapping[str, Any]
 ) -> None:
-    """Make paths absolute in place, so that they hold in whatever folder a later command runs.
+    """Make paths absolute in place, so that they stay valid in any folder of a later command.
 
     Args:
         config: resolved.
         saved_config: the same, as it is saved.
-        source_config: of the run that it was taken from. A relative path there is of an earlier
-            version, which signed it as it is, and stays.
+        source_config: of the run from which it was taken. A relative path there is from an earlier
+            version, whose signature contains it unchanged, and stays.
     """
     for *groups, name in [*PATH_KEYS, *_table_source_keys(config)]:
         node, saved_node, source_node = (
@@ -67,7 +67,7 @@ def make_paths_absolute(
 
 
 def _absolute(value: Any) -> Any:
-    """Return a path or a list of them, absolute; a URL, and a schema's content, as it is."""
+    """Return a path or a list of them, absolute; a URL, and a schema's content, unchanged."""
     if isinstance(value, list):
         return [_absolute(item) for item in value]
     if not isinstance(value, str) or "://" in value:
@@ -76,12 +76,12 @@ def _absolute(value: Any) -> Any:
 
 
 def expand_home(path: str | None) -> str | None:
-    """Return a path with the home of the user in place of a `~`, which no shell has replaced."""
+    """Return a path with the user's home in place of a `~` that no shell has expanded."""
     return None if path is None else os.path.expanduser(path)
 
 
 def find_dirs_elsewhere(places: Mapping[str, str | None]) -> list[str]:
-    """Return a message for each output folder, by its key, that is no folder of this machine."""
+    """Return a message for each output folder, by its key, that is not local."""
     return [
         f"{key}={place}: must be a folder of this machine, since logs in it grow and are locked; "
         "checkpoint.mirror=s3://bucket/runs/mine copies a run into an object store as it trains"
@@ -103,7 +103,7 @@ def _select_node(values: Any, names: Sequence[str]) -> Any:
 
 
 def drop_places_of_run(*configs: dict[str, Any]) -> None:
-    """Take out where a run is mirrored and what it delivers: another run has places of its own."""
+    """Remove a run's mirror and delivery in place, since another run needs other places."""
     for values in configs:
         values["checkpoint"].pop("mirror", None)
         if values.get("delivery"):

@@ -1,8 +1,8 @@
 """Batch size, epochs and warm-up that fit a number of train rows. No torch here.
 
-A setting of `AUTO_KEYS` may be the word `auto`, which is replaced by the proposed number once the
-train rows are counted, before anything is signed. So a run that asked for `auto` is the same run as
-one that asked for the number.
+A setting of `AUTO_KEYS` may be the word `auto`, which is replaced by the proposed number when the
+train rows are counted, before anything is signed. So a run with `auto` equals a run with the
+number.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS, batches_per_update, global_batch_size
 
-UPDATES_PER_EPOCH = 60  # that a small table should have
+UPDATES_PER_EPOCH = 60  # the minimum for a small table
 BATCH_SIZES = (64, 4096)
-FEW_UPDATES = 100  # a run of fewer has hardly left its initial weights
+FEW_UPDATES = 100  # with fewer, a run has hardly left its initial weights
 # train rows up to -> passes over them, which early stopping cuts short
 EPOCHS = ((100_000, 20), (1_000_000, 10), (10_000_000, 3))
 PATIENCE = 3
-# Of up to so many train rows a table with a label is learnt for as long as validation gains, which
-# is judged once in an epoch, or thrice in `UPDATES_PER_EPOCH` updates where an epoch has fewer.
+# With at most so many train rows a table with a label is trained as long as validation improves,
+# checked once in an epoch, or three times in `UPDATES_PER_EPOCH` updates if an epoch has fewer.
 FEW_ROWS, MOST_FEW_EPOCHS, JUDGED_TIMES = 100_000, 60, 3
-WARMUP_SHARE = 0.1  # of all updates, but at most those of one epoch
+WARMUP_SHARE = 0.1  # of all updates, but at most one epoch
 # A model of the next item learns at every place of a history. Of a million planted events, 1,500
 # updates of 32 rows found .18 of the next items among 10; 1,000 of 128 rows, which cost half as
 # much again, found .07.
@@ -45,13 +45,13 @@ MOST_WARMUP = 2000  # 2 / (1 - beta2) for Adam's usual beta2 (arXiv:1910.04209)
 AUTO = "auto"
 AUTO_KEYS = (("trainer", "batch_size"), ("trainer", "max_epochs"), ("scheduler", "warmup"))
 AUTO_OVERRIDES = tuple(f"{group}.{key}={AUTO}" for group, key in AUTO_KEYS)
-# Rows for checks that come before the real ones are counted: their proposals offend no rule.
+# Rows for checks that precede the counting: their proposals break no rule.
 UNKNOWN_ROWS = EPOCHS[-1][0] + 1
 
 
 @dataclass(frozen=True)
 class ProposedLength:
-    """How long to train, on how many rows at a time, and how slowly to begin."""
+    """The length of training, rows per update, and warm-up."""
 
     batch_size: int  # rows of an update
     max_epochs: int
@@ -71,19 +71,19 @@ class ProposedLength:
         return [*words, *stop_overrides(self)]
 
     def is_met(self, update_rows: int, max_epochs: int | None) -> bool:
-        """Tell whether a run of so many rows in an update and so many epochs is no shorter."""
+        """Return whether a run with so many rows per update and so many epochs is no shorter."""
         return update_rows <= self.batch_size and (max_epochs or 0) >= self.max_epochs
 
 
 def stop_overrides(length: ProposedLength) -> list[str]:
-    """Return the words that end a run of so many epochs where validation gains no more."""
+    """Return the overrides that stop a run of so many epochs when validation no longer improves."""
     if length.max_epochs <= PATIENCE:
         return []
     return [f"trainer.early_stop.patience={PATIENCE}"]
 
 
 def next_item_overrides(train_rows: int) -> list[str]:
-    """Return the words of a command line that train on so many histories that do not overlap."""
+    """Return the overrides for training on so many histories that do not overlap."""
     low, high = NEXT_ITEM_JUDGED
     every = low * (NEXT_ITEM_PASSES * train_rows // (NEXT_ITEM_ROWS * low))
     every = min(max(low, every), high)
@@ -97,7 +97,7 @@ def next_item_overrides(train_rows: int) -> list[str]:
 
 
 def table_overrides(train_rows: int) -> list[str]:
-    """Return the words of a command line that train on a table with a label."""
+    """Return the overrides for training on a table with a label."""
     length = propose_length(train_rows)
     if train_rows > FEW_ROWS:
         return [*AUTO_OVERRIDES, *stop_overrides(length)]
@@ -121,7 +121,7 @@ def propose_length(train_rows: int) -> ProposedLength:
 
 
 def propose_warmup(total_steps: int, steps_per_epoch: int) -> int:
-    """Return the updates in which the rates should rise."""
+    """Return the number of updates in which the rates should rise."""
     return min(int(WARMUP_SHARE * total_steps), steps_per_epoch, MOST_WARMUP)
 
 
@@ -134,7 +134,7 @@ def automatic_keys(config: Mapping[str, Any]) -> list[str]:
 def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]:
     """Return a configuration with a number in place of each `auto`.
 
-    The rows of an update are shared by all ranks and micro-batches, so that they are as many on
+    The rows of an update are shared by all ranks and micro-batches, so that they are the same for
     any number of these that divides them.
 
     Args:
@@ -162,6 +162,6 @@ def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]
 
 
 def _count(trainer: Mapping[str, Any], key: str) -> int:
-    """Return a whole number from 1; 1 for what another check refuses."""
+    """Return an integer from 1; 1 for values that another check refuses."""
     value = trainer.get(key)
     return value if type(value) is int and value > 0 else 1

@@ -1,6 +1,6 @@
 """`python -m runner.config.reference`: writes docs/reference.md, the page of every key.
 
-It is made from the declarations and from the YAMLs of conf/; a test checks the page against them.
+It is generated from the declarations and from the YAMLs of conf/; a test compares the page.
 """
 
 from __future__ import annotations

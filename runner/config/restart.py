@@ -1,4 +1,4 @@
-"""What a command goes on with when torchrun starts it again, on fewer or more ranks than before."""
+"""The configuration for a command that torchrun restarts, with fewer or more ranks than before."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from runner.rundir.run_files import read_config
 
 
 def config_before_restart(run_dir: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration of the run that this same command line has begun.
+    """Return the configuration of the run that this same command line has started.
 
-    The words of a command that torchrun repeats do not change when a node is lost, so that its
-    `trainer.batch_size` is of as many ranks as there were at the first start. The recorded
-    configuration says how many rows an update has.
+    The words of a command that torchrun repeats do not change when a node is lost, so its
+    `trainer.batch_size` is for the number of ranks at the first start. The recorded configuration
+    has the number of rows of an update.
 
     Args:
         run_dir: of the command.
         overrides: of the command.
 
     Returns:
-        Nothing, if there is no run or another command has begun it.
+        Nothing, if there is no run or another command has started it.
 
     Raises:
         UserError: if the configuration is damaged.

@@ -1,11 +1,11 @@
-"""What is not taken from a run directory that others may have written.
+"""Restricts what is taken from a run directory that others may have written.
 
-This is one that this user's own runner did not write.
+Such a run directory was not written by this user's runner.
 
-Its configuration names variables of the environment, files and places. A directory that was sent
-could read a password into a URL, or write wherever its user may. So a run that another user, or
-another machine's user, has begun reads only those variables that the command line names, and
-writes outside itself only where the command line says so.
+Its configuration names environment variables, files and output places. A received directory could
+put a password into a URL, or write wherever its user may. So a run that another user, or the user
+of another machine, has started reads only variables that the command line names, and writes outside
+itself only where the command line allows it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runner.config.paths import PATH_KEYS
 from runner.errors import UserError
 from runner.rundir.secrets import HARMLESS_NAMES
 
-# a file of this machine, which Kafka's client sends to get a token for it
+# a local file, which Kafka's client sends to obtain a token
 _SENT_FILE = "sasl.oauthbearer.assertion.file"
-# Places that a training writes to, and the words without which it does not
+# Places to which a training writes, and the overrides that disable this
 _PLACES = {
     ("checkpoint", "mirror"): "checkpoint.mirror=null",
     ("delivery", "to"): "delivery.to=null delivery.every=null",
@@ -37,13 +37,13 @@ def find_sent_reads(
     token_env: str | None,
     words: Sequence[str],
 ) -> tuple[tuple[str, str], ...]:
-    """Return key and variable of what a run that was sent would read of the environment.
+    """Return key and variable of what a received run would read from the environment.
 
-    A path of this machine is no such key, since it is sent nowhere.
+    Keys of local paths are not included, since these are sent nowhere.
 
     Args:
         stored: what the run's own configuration reads.
-        now: what that of the job reads.
+        now: what the job's configuration reads.
         token_env: the variable that the run's own configuration names for the token of a server.
         words: overrides of the command line, which may name the variables.
     """
@@ -64,7 +64,7 @@ def _is_local_path(key: str, value: Any) -> bool:
 
 
 def check_sent_reads(reads: Iterable[tuple[str, str]], allowed: Sequence[str]) -> list[str]:
-    """Return a message for each variable that `--allow` does not name."""
+    """Return a message for each variable not named by `--allow`."""
     return [
         f"{key}: reads the variable {variable}, which is not done for a run directory that "
         f"others may have written; if you trust the run, --allow {variable} or "
@@ -75,7 +75,7 @@ def check_sent_reads(reads: Iterable[tuple[str, str]], allowed: Sequence[str]) -
 
 
 def check_sent_files(config: Mapping[str, Any], words: Sequence[str]) -> list[str]:
-    """Return a message for a file of this machine that a run that was sent would send."""
+    """Return a message for a local file that a received run would send."""
     file = ((config.get("dataset") or {}).get("client") or {}).get(_SENT_FILE)
     if file is None or any(_SENT_FILE in word for word in words):
         return []
@@ -93,14 +93,14 @@ def asks_of_machine(word: str) -> bool:
 
 
 def check_sent_places(config: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Check that the command line names each place outside that a resume would write to.
+    """Check that the command line names each outside place to which a resume would write.
 
     Args:
-        config: of a run that was sent, resolved.
+        config: of a received run, resolved.
         words: of the command line.
 
     Raises:
-        UserError: for a place that it does not name.
+        UserError: for a place that is not named there.
     """
     given = {word.rpartition("=")[2].rstrip("/") for word in words}
     keys = {word.partition("=")[0].lstrip("+") for word in words}

@@ -1,6 +1,6 @@
-"""The signature of a run: a short hash of everything that makes its result.
+"""The signature of a run: a short hash of everything that determines its result.
 
-A run is known by it, whatever its folder is called.
+It identifies a run, whatever the name of its folder.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from runner.models.row_scope import MICRO_BATCH_SCOPE, UPDATE_SCOPE, loss_row_sc
 from runner.rundir.diff import flatten
 from runner.rundir.moved_targets import with_signed_targets
 
-UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # change rounding at most
-# Nodes that change how a run is watched, stored or computed, but not its result. The declarations
+UNSIGNED_CALLBACKS = "runner.training.callbacks.watch."  # they change at most the rounding
+# Nodes that affect how a run is watched, stored or computed, but not its result. The declarations
 # of the keys of other groups say which of them are signed.
 UNSIGNED_NODES = (
     "tracker",
@@ -30,7 +30,7 @@ UNSIGNED_NODES = (
     "remote",
     "sharding",
     "delivery",
-    "dataset",  # the fingerprint of the data stands for its content, settings and order
+    "dataset",  # the data's fingerprint covers its content, settings and order
 )
 
 
@@ -52,12 +52,12 @@ def signed_as(key: str) -> Signed:
 def signature_fields(
     config: Mapping[str, Any], data_fingerprint: str, source: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return everything that makes the result, by dotted key.
+    """Return everything that determines the result, by dotted key.
 
     Args:
         config: resolved.
         data_fingerprint: of the dataset.
-        source: for an evaluation, which checkpoint of which run it takes.
+        source: for an evaluation, the checkpoint and run that it evaluates.
     """
     unsigned = [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]
     prefixes = tuple(f"{key}." for key in unsigned)
@@ -75,11 +75,11 @@ def signature_fields(
 
 
 def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration without what has no effect on the result.
+    """Return the configuration without settings that have no effect on the result.
 
-    That is: rules that are off, keys that count only when they are set (also arguments of nets
-    that came later than these), callbacks that only watch, and the row scope that a loss had
-    before there was a choice.
+    These are: rules that are off, keys that count only when they are set (also arguments added to
+    nets later), callbacks that only watch, and the row scope that losses had
+    before it became a choice.
     """
     kept = dict(config)
     rules = keys_signed("when on")
@@ -118,7 +118,7 @@ def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
             return dict(node)
         return {**node, "sparse": {k: v for k, v in sparse.items() if k != "dtype"}}
 
-    # a part that only takes back another dtype keeps its key: it makes a difference
+    # for a part that only undoes another dtype the key matters
     if (optimizer.get("sparse") or {}).get("dtype", "fp32") != "fp32":
         return dict(optimizer)
     parts = optimizer.get("parts")
@@ -127,9 +127,9 @@ def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the group `model` without arguments of `LATER_KEYS` that are not set.
+    """Return the group `model` without unset arguments of `LATER_KEYS`.
 
-    Negatives that nobody counted have the number that is drawn.
+    If the number of negatives is not set, the default number is inserted.
     """
     kept = dict(model)
     for part in ("net", "loss"):
@@ -142,9 +142,9 @@ def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_drawn_negatives(net: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `model.net` with the number of negatives that `uniform: null` draws.
+    """Return `model.net` with the number of negatives that `uniform: null` means.
 
-    Runs signed this number when the options had it in place of null.
+    The signatures of runs had this number when the options had it in place of null.
     """
     is_unset = "uniform" in net and net["uniform"] is None
     if not (is_unset and str(net.get("_target_")).startswith(BUILTIN_MODELS)):

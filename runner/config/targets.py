@@ -1,8 +1,8 @@
 """Which code a configuration may name: parts of a known kind, of an allowed package.
 
 Names and places of every `_target_` are checked before torch is imported. The object that a name
-resolves to is judged afterwards and before it is called: `runner.foo.os.system` has an allowed
-prefix too, and most of what a package holds is no part of a job. The list of packages never comes
+resolves to is checked afterwards and before it is called: `runner.foo.os.system` has an allowed
+prefix too, and most contents of a package are not parts of a job. The list of packages never comes
 from YAML or from a run directory.
 """
 
@@ -25,7 +25,7 @@ from runner.errors import ConfigError, nearest_hint
 from runner.rundir.moved_targets import current_target
 
 ALLOWED_PACKAGES = ("runner", "torch.optim", "torch.nn", "torchmetrics", "experiments")
-# What Hydra's own `instantiate` would read; ours takes no such keys.
+# Keys of Hydra's own `instantiate`, which ours does not accept.
 RESERVED_KEYS = ("_args_", "_partial_", "_recursive_", "_convert_")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)+")
 _PLACES = re.compile(
@@ -37,16 +37,16 @@ _PLACES = re.compile(
 
 @dataclass(frozen=True)
 class PartKind:
-    """What a group of the configuration takes, as the builder judges it."""
+    """The kind of part that a group of the configuration accepts, as checked by the builder."""
 
-    accepts: Callable[[Any], bool]  # tells from a resolved object, which it does not call
-    takes: str  # describes in a message what is accepted
-    marking: str  # says in a message how a part of one's own is recognised
-    attributes: tuple[str, ...] = ()  # that a made object must have, besides what its class shows
-    methods: tuple[str, ...] = ()  # of a class, so that a message can say which of them it lacks
+    accepts: Callable[[Any], bool]  # checks a resolved object, without calling it
+    takes: str  # what is accepted, for messages
+    marking: str  # how a user-defined part is recognised, for messages
+    attributes: tuple[str, ...] = ()  # required of an object, besides its class's
+    methods: tuple[str, ...] = ()  # of a class, so that a message can name the missing ones
 
     def describe_missing(self, target: Any) -> str:
-        """Say which methods a class lacks, if it has some of them."""
+        """Describe which methods a class lacks, if it has some of them."""
         found = {name: getattr(target, name, None) for name in self.methods}
         abstract = [n for n, m in found.items() if getattr(m, "__isabstractmethod__", False)]
         missing = [name for name, m in found.items() if not callable(m) or name in abstract]
@@ -60,7 +60,7 @@ def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
     """Return our packages, those of `--allow`, and those of RUNNER_ALLOW (comma-separated).
 
     Raises:
-        ConfigError: for a word that is no name of a package.
+        ConfigError: for a word that is not the name of a package.
     """
     extra = [*flags, *os.environ.get("RUNNER_ALLOW", "").split(",")]
     extra = [p.strip() for p in extra if p.strip()]
@@ -94,7 +94,7 @@ def _find_keys(node: Any, names: Collection[str], key: str) -> Iterator[tuple[st
 
 
 def check_reserved_keys(node: Any, key: str = "") -> list[str]:
-    """Return a message for every key below a node that only Hydra's `instantiate` knows."""
+    """Return a message for every key below a node that only Hydra's `instantiate` supports."""
     return [
         f"{full}: there is no such key; a part takes its settings by name only"
         for full, _ in _find_keys(node, RESERVED_KEYS, key)
@@ -137,7 +137,7 @@ def check_target_names(config: Mapping[str, Any], allowed: Sequence[str]) -> lis
 
 
 def find_unshipped_targets(config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return key and name of every `_target_` that no option of ours has in this place."""
+    """Return key and name of every `_target_` that none of our options has in this place."""
     return tuple((k, path) for k, path in find_targets(config) if path not in _shipped_targets(k))
 
 
@@ -158,13 +158,13 @@ def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) ->
 
     Args:
         path: the dotted name.
-        allowed: packages that it may lie in.
-        kind: what stands at this key.
+        allowed: packages in which it may be.
+        kind: the kind expected at this key.
         key: of the node, for messages.
 
     Raises:
-        ConfigError: if the name does not exist, lies outside the allowed packages, or names
-            something else than a part of this kind.
+        ConfigError: if the name does not exist, is outside the allowed packages, or is
+            not a part of this kind.
     """
     try:
         target = resolve_target(path, allowed)
@@ -179,9 +179,9 @@ def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) ->
 
 
 def resolve_target(path: str, allowed: Sequence[str]) -> Any:
-    """Import and return the class or function that a dotted name names, of whatever kind.
+    """Import and return the class or function of a dotted name, of any kind.
 
-    Only `resolve_part` calls it, which judges the kind. Every module on the way and the object's
+    Only `resolve_part` calls it, which checks the kind. Every module on the way and the object's
     own `__module__` are checked, not only the spelling.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Checks keys, types and ranges: by the settings dataclasses, else by the option's own YAML.
+"""Checks keys, types and ranges: by the settings dataclasses, otherwise by the option's YAML.
 
 An option's YAML names every key with its default, so it is a schema of its own: a changed value
 keeps the type of its default, and a key that the YAML lacks is unknown. This holds for keys of a
-YAML file as well, because Hydra merges a misspelt key of an experiment without a word.
+YAML file as well, because Hydra silently merges a misspelt key of an experiment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.models.table_widths import WIDTHS_KEY
 def check_types(
     config: Mapping[str, Any], default_config: Mapping[str, Any], added_keys: Collection[str]
 ) -> list[str]:
-    """Return a message for each unknown key, wrong type and value out of its declared range.
+    """Return a message for each unknown key, wrong type and value outside its declared range.
 
     Args:
         config: resolved.
@@ -45,7 +45,7 @@ def check_types(
 
 
 def _dense_nodes_of_parts(optimizer: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the dense settings of `optimizer.parts`, which take their class from the group."""
+    """Yield the dense settings of `optimizer.parts`, whose class comes from the group."""
     group = optimizer if isinstance(optimizer, Mapping) else {}
     parts, dense = group.get("parts"), group.get("dense")
     inherited = {k: v for k, v in dense.items() if k == "_target_"} if dense else {}
@@ -59,7 +59,7 @@ class _Walk:
     """One pass over a configuration."""
 
     added: frozenset[str]  # keys that came with a `+`
-    known: list[str]  # every key of the options without overrides, to name the nearest one
+    known: list[str]  # every key of the options without overrides, for hints at the nearest one
 
     def check_node(
         self,

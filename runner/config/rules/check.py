@@ -60,20 +60,20 @@ def check_config(
 ) -> list[str]:
     """Return a message for every mistake in a resolved configuration. Imports no torch.
 
-    A rule may fail on a value that is missing or of a wrong type, which another message says.
-    Where none does, the rule itself is wrong, and its error is raised.
+    A rule may fail on a value that is missing or of a wrong type, which another message reports.
+    If none does, the rule itself is wrong, and its error is raised.
 
     Args:
         config: resolved.
         default_config: the same options without overrides, for the types.
         added_keys: keys given with `+`.
-        allowed: packages that a `_target_` may lie in.
+        allowed: packages in which a `_target_` may be.
         from_run: whether the configuration was taken from a run directory.
         source_config: the configuration of that run.
-        known_problems: mistakes that were found before.
-        has_loss: whether a loss is taken of the rows of a batch; a prediction takes none, so that
+        known_problems: mistakes found before.
+        has_loss: whether a loss is computed on the rows of a batch; a prediction has none, so that
             its rows may be divided in any way.
-        has_begun: whether there are weights to go on from; then nothing is asked of a warm start.
+        has_begun: whether there are weights to continue from; then a warm start is not checked.
     """
     problems = check_types(config, default_config, added_keys)
     reported_keys = {re.split(r"[=:\[]", p)[0] for p in problems}
@@ -95,7 +95,7 @@ def check_config(
     failures = []
     for rule in rules:
         found, failure = _run_rule(rule, config)
-        # A rule would repeat what the type check has already said about a key.
+        # A rule would repeat what the type check has already reported about a key.
         problems += [p for p in found if not _names_any(p, reported_keys)]
         failures += [failure] if failure is not None else []
     if failures and not problems and not known_problems:
@@ -104,12 +104,12 @@ def check_config(
 
 
 def _names_any(problem: str, keys: Collection[str]) -> bool:
-    # a key without a dot is a word as well: name=..., and not "name a folder"
+    # a key without a dot is also an English word: name=..., and not "name a folder"
     return not set(re.findall(r"\w+(?:\.\w+)+|\w+(?==)", problem)).isdisjoint(keys)
 
 
 def _run_rule(rule: Rule, config: Config) -> tuple[list[str], Exception | None]:
-    """Return what a rule says, up to the error that it fails with.
+    """Return the findings of a rule, up to the error with which it fails.
 
     Raises:
         UserError: for a file that a rule reads and that is damaged.
@@ -128,7 +128,7 @@ def _run_rule(rule: Rule, config: Config) -> tuple[list[str], Exception | None]:
 
 
 def _ask(parse: Callable[[Config], object]) -> Rule:
-    """Return a rule that asks a group's own parser, which gives the reason for what it refuses."""
+    """Return a rule that calls a group's parser, which gives the reason for refusing a value."""
 
     def rule(config: Config) -> Iterator[str]:
         parse(config)
@@ -213,7 +213,7 @@ def _check_time_limits(config: Config) -> Iterator[str]:
                 for k, d in (("limit", None), ("margin", "1min"))
             )
         except ConfigError:
-            continue  # the declarations of both keys say that they take times
+            continue  # the declarations of both keys allow times
         if limit is not None and margin is not None and margin.count >= limit.count:
             yield (
                 f"{key}.margin={node.get('margin', '1min')}: must be less than "
@@ -266,7 +266,7 @@ def _check_warmup(config: Config) -> Iterator[str]:
         and "kind" in config["scheduler"]
         and "ep" not in re.findall(r"[a-z]+", str(config["scheduler"]))
     ):
-        build_schedule(config["scheduler"], steps)  # an epoch's length is not known yet
+        build_schedule(config["scheduler"], steps)  # the length of an epoch is not known yet
 
 
 def _check_name(config: Config) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a delivery needs."""
+"""The requirements of a delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules for devices, ranks, precision and pipelines: what this machine or a kernel cannot do."""
+"""Rules for devices, ranks, precision and pipelines: limits of this machine or a kernel."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.distributed.world_size import launched_world_size
 from runner.machine.cores import usable_cores
 from runner.machine.free_memory import available_memory_bytes
 
-# Bounds of the ranks that one command starts: more would fork until the machine stands still
-MIN_RANKS = 8  # whatever the cores, for trials on a small machine
+# Bounds of the ranks that one command starts: more would make the machine unusable
+MIN_RANKS = 8  # allowed with any number of cores, for trials on a small machine
 RANKS_PER_CORE = 4
-RANK_BYTES = 200_000_000  # of memory of its own, since torch is imported by each
+RANK_BYTES = 200_000_000  # of private memory, since each imports torch
 
 
 def check_precision(config: Config) -> Iterator[str]:
@@ -31,7 +31,7 @@ def check_precision(config: Config) -> Iterator[str]:
 
 
 def check_device(config: Config) -> Iterator[str]:
-    """Check that a CUDA device that is asked for may be there."""
+    """Check that a requested CUDA device may exist."""
     name = config["trainer"]["device"]
     if isinstance(name, str) and name.startswith("cuda") and not _may_have_cuda():
         yield f"trainer.device={name}: this machine shows no NVIDIA device; auto or cpu works"
@@ -71,7 +71,7 @@ def _check_room_for_ranks(size: int) -> Iterator[str]:
 
 
 def check_pipeline(config: Config) -> Iterator[str]:
-    """Check that the pipeline works with this loop and device, and that it has an effect."""
+    """Check that the pipeline works with this loop and device, and has an effect."""
     trainer = config["trainer"]
     kind, loop = trainer.get("pipeline"), str(get_key(config, "loop._target_"))
     if kind not in ("base", "sparse_dist"):
@@ -96,7 +96,7 @@ def check_pipeline(config: Config) -> Iterator[str]:
 
 
 def check_tf32(config: Config, from_run: bool) -> Iterator[str]:
-    """Check that a new run that asks for TF32 does not train on a CPU, which has none."""
+    """Check that a new run with TF32 does not train on a CPU, which does not have it."""
     if not from_run and get_key(config, "trainer.tf32") and runs_on_cpu(config):
         yield (
             "trainer.tf32=true: is a setting for CUDA devices, and this job runs on CPU; "

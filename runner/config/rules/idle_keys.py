@@ -1,4 +1,4 @@
-"""Settings that change nothing, since another key turns off what they are about."""
+"""Settings without an effect, since another key turns off their subject."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEEDED = {
     "loop.timeout_s": ("loop.follow",),
 }
 ONLINE_IDLE = ("trainer.eval_every", "trainer.eval_splits", "trainer.eval_batch_size")
-# of dataset=synthetic: key -> the number of columns that it is about
+# of dataset=synthetic: key -> the number of columns to which it applies
 NEEDED_COLUMNS = {
     "sequence_length": "num_sequences",
     "mean_length": "num_lists",
@@ -40,13 +40,13 @@ NEEDED_COLUMNS = {
 
 
 def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
-    """Yield a sentence for each key that is not at its default and has no effect.
+    """Yield a sentence for each key that is not at its default but has no effect.
 
-    They are no mistakes: of the jobs of a sweep over the other key, only some turn it off.
+    These are not mistakes: in a sweep over the other key, only some jobs turn it off.
 
     Args:
         config: a composed configuration without mistakes.
-        from_run: whether it comes from a run, which has been told; a loop's keys are new.
+        from_run: whether it comes from a run, for which this was reported; a loop's keys are new.
     """
     declared = dict(all_declarations())
     for key, needed in NEEDED.items():
@@ -108,7 +108,7 @@ def _idle_sharding_keys(config: Config, defaults: Config) -> Iterator[str]:
 
 
 def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterator[str]:
-    """Yield a sentence for each key of data, tables or sweeps that this job has no use for.
+    """Yield a sentence for each key of data, tables or sweeps that this job does not use.
 
     Args:
         config: a composed configuration without mistakes.

@@ -1,4 +1,4 @@
-"""Rules for the loops: what each starts from, and what it cannot do."""
+"""Rules for the loops: their starting points, and what they do not support."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def check_loop(config: Config, from_run: bool) -> Iterator[str]:
 def check_evaluation(config: Config) -> Iterator[str]:
     """Check which splits are evaluated."""
     trainer = config["trainer"]
-    on_the_way = trainer.get("eval_splits", ["validation"])  # older runs have no such key
+    on_the_way = trainer.get("eval_splits", ["validation"])  # older runs lack the key
     yield from _check_splits("trainer.eval_splits", on_the_way)
     if "validation" not in on_the_way:
         yield (
             f"trainer.eval_splits=[{', '.join(on_the_way)}]: must hold validation, by which the "
             "best checkpoint is chosen; trainer.eval_every=null evaluates only at the end"
         )
-    if final := get_key(config, "loop.final_splits"):  # none at all may be wanted
+    if final := get_key(config, "loop.final_splits"):  # an empty list is allowed
         yield from _check_splits("loop.final_splits", final)
     chosen = get_key(config, "loop.split")
     if isinstance(chosen, list):
@@ -84,7 +84,7 @@ def check_evaluation(config: Config) -> Iterator[str]:
 
 
 def check_eval_batch_size(config: Config) -> Iterator[str]:
-    """Check that evaluations compare as many rows with each other as the training."""
+    """Check that evaluations compare as many rows with each other as training does."""
     trainer = config["trainer"]
     size = trainer.get("eval_batch_size")
     if size is not None and size != trainer["batch_size"] and loss_row_scope(config) is not None:
@@ -138,7 +138,7 @@ def check_stream(config: Config) -> Iterator[str]:
 
 
 def many_epochs(epochs: int | str) -> str:
-    """Return the message for passes over the rows in a loop that makes one."""
+    """Return the message for several passes over the rows in a loop with one pass."""
     return (
         f"trainer.max_epochs={epochs}: loop=online learns from each row once: "
         "trainer.max_epochs=1, or trainer.max_steps=N"
@@ -146,13 +146,13 @@ def many_epochs(epochs: int | str) -> str:
 
 
 def tells_rows(config: Config) -> bool:
-    """Return whether the dataset is one of ours, and no stream: its rows can be counted."""
+    """Return whether the dataset is ours and no stream, so that its rows can be counted."""
     target = str(get_key(config, "dataset._target_"))
     return is_in_packages(target, ("runner",)) and not target.startswith(STREAM_DATASETS)
 
 
 def rows_not_told(key: str) -> str:
-    """Return the message for a key that is `auto` beside a dataset that cannot tell its rows."""
+    """Return the message for an `auto` key with a dataset whose rows cannot be counted."""
     return (
         f"{key}=auto: follows from the number of train rows, which a stream and a dataset of your "
         "own do not tell before the training; give a number"

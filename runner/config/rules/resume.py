@@ -1,4 +1,4 @@
-"""What a resume may not change. Checked before anything is written, and without torch."""
+"""Checks which settings a resume may not change. Runs before anything is written, without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.rundir.run_files import read_meta
 
 Change = tuple[str, Any, Any]  # key, before, now
 FIXED_KEYS = ("data", "dataset", "seed", "model", "task")
-# Signed settings, by their beginnings, that count without another update
+# Prefixes of signed settings that have an effect without another update
 UNTRAINED_KEYS = (
     *LENGTH_KEYS,
     "trainer.eval_",
@@ -31,14 +31,14 @@ UNTRAINED_KEYS = (
 
 
 def check_resumable(folder: Path, spec: RunSpec) -> None:
-    """Check that a resume goes on with the same data, seed, model, task and rows of an update.
+    """Check that a resume has the same data, seed, model, task and rows per update.
 
-    Changed settings must also have an update that they act on: a run that has made all of its own
-    would only be said to have been trained with them.
+    Changed settings must also have an update to affect: otherwise a finished run would be recorded
+    with settings with which it was not trained.
 
     Args:
         folder: the run directory.
-        spec: of the run as it would go on.
+        spec: of the run as it would continue.
 
     Raises:
         UserError: naming what differs; it would be another run.
@@ -49,7 +49,7 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
         dataset = spec.config["dataset"]
         paths = [dataset.get(key) for key in ("path", "validation_path", "test_path")]
         where = " or ".join(map(str, filter(None, paths))) or dataset.get("schema", "the dataset")
-        is_same = [key for key, _, _ in fixed] == ["data"]  # and no setting of it
+        is_same = [key for key, _, _ in fixed] == ["data"]  # but not by any of its settings
         changed = f"the data of {where} have changed since, or how they are read\n" * is_same
         raise UserError(
             f"{folder} cannot go on with other data, seed, model or task:\n"
@@ -101,7 +101,7 @@ def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
 def _without_updates(
     saved: CheckpointSummary, changes: list[Change], trainer: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Find a length that the run is beyond, and settings that no update is left for."""
+    """Find a length that the run has exceeded, and settings that no remaining update would use."""
     step, cursor = saved.values["step"], saved.values["cursor"]
     key, done, begun, at = "trainer.max_steps", step, False, f"step {step:,}"
     length = trainer["max_steps"]
@@ -134,7 +134,7 @@ def _dropped_averages(saved: CheckpointSummary, config: Mapping[str, Any]) -> It
 
 
 def _newly_frozen(saved: CheckpointSummary, config: Mapping[str, Any]) -> Iterator[str]:
-    """Find parameters that the run has trained and that would be frozen from now on."""
+    """Find parameters that the run has trained but that would now be frozen."""
     names = [*saved.values.get("dense_optimizer", {})]
     states = [name.split("/") for name in saved.tensor_names if name.startswith("tables/")]
     names += sorted({f"{TABLE_PREFIX}{s[1]}" for s in states if s[-1] != "weight"})

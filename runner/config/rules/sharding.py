@@ -45,7 +45,7 @@ def check_sharding_rules(config: Config) -> Iterator[str]:
 
 
 def _check_disk(config: Config) -> Iterator[str]:
-    """Check that nothing copies the tables that lie on disk into memory."""
+    """Check that nothing copies tables on disk into memory."""
     node = config["sharding"]
     if DISK not in (node.get("plan"), *(node.get("tables") or {}).values()):
         return
@@ -62,13 +62,13 @@ def _check_disk(config: Config) -> Iterator[str]:
 
 
 def _sparse_nodes(config: Config) -> list[Config]:
-    """Return the settings of tables: those of all, and those of parts."""
+    """Return the settings of tables: the common ones, and those of parts."""
     optimizer = config["optimizer"]
     return [node.get("sparse") or {} for node in (optimizer, *(optimizer.get("parts") or []))]
 
 
 def check_sparse_dist(config: Config) -> Iterator[str]:
-    """Check that TorchRec may hold a table whose ids its pipeline can send ahead."""
+    """Check that TorchRec can shard a table whose ids its pipeline may send ahead."""
     trainer, rules = config["trainer"], _rules(config)
     if trainer.get("pipeline") != "sparse_dist" or trainer["num_processes"] == 1 or rules is None:
         return
@@ -81,7 +81,7 @@ def check_sparse_dist(config: Config) -> Iterator[str]:
 
 
 def _rules(config: Config) -> TableRules | None:
-    """Return the optimizers of the tables; None if a setting is wrong, which is said elsewhere."""
+    """Return the optimizers of the tables; None if a setting is wrong, as reported elsewhere."""
     kind = get_key(config, "optimizer.sparse.kind")
     try:
         parts = parse_parameter_groups(config["optimizer"])

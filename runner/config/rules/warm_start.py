@@ -1,4 +1,4 @@
-"""Rules for a warm start: its keys, and whether its sources hold what the new run takes."""
+"""Rules for a warm start: its keys, and whether its sources contain what the new run takes."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def _check_table_source(key: str, given: Any) -> Iterator[str]:
 
 
 def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
-    """Check the checkpoints and tables that a new run starts from.
+    """Check the checkpoints and tables from which a new run starts.
 
     Args:
         config: resolved.
-        from_run: whether it was taken from a run, which has started already.
+        from_run: whether it was taken from a run, which has already started.
     """
     if from_run or get_key(config, "loop._target_") not in NEW_RUN_LOOPS:
         return

@@ -1,4 +1,4 @@
-"""Typed settings of the groups that our own code reads: one dataclass a group, one field a key.
+"""Typed settings of the groups that our code reads: one dataclass per group, one field per key.
 
 A field (`runner.config_key.setting`) declares everything about its key. No torch here.
 """
@@ -88,7 +88,7 @@ class RootSettings:
     )
 
 
-# Top-level node -> its settings; "" has the keys of no group. Nodes that are not here take their
+# Top-level node -> its settings; "" has the keys outside groups. Nodes that are not here take their
 # keys and types from the option's YAML.
 SETTINGS_BY_NODE: dict[str, type] = {
     "": RootSettings,
@@ -101,7 +101,7 @@ SETTINGS_BY_NODE: dict[str, type] = {
     "launcher": LauncherSettings,
     "remote": RemoteSettings,
 }
-# The settings of a loop by what its `_target_` names.
+# The settings of a loop by the name in its `_target_`.
 SETTINGS_BY_TARGET: dict[str, type] = {
     TRAIN_LOOP: TrainLoopSettings,
     EVALUATE_LOOP: EvaluateLoopSettings,
@@ -110,7 +110,7 @@ SETTINGS_BY_TARGET: dict[str, type] = {
     TUNE_BATCH_SIZE_LOOP: TuneBatchSizeSettings,
     TUNE_LR_LOOP: TuneLrSettings,
 }
-# Nodes that have parsers of their own, which give a reason for each refusal (config/rules/).
+# Nodes with their own parsers, which give a reason for each refusal (config/rules/).
 NODES_WITH_OWN_PARSER = (
     "optimizer.sparse",
     "optimizer.schedules.sparse",
@@ -118,7 +118,7 @@ NODES_WITH_OWN_PARSER = (
     "scheduler",
     "sharding.tables",
 )
-# Nodes that hold any number of `_target_` nodes, under names that the user chooses.
+# Nodes with any number of `_target_` nodes, under names chosen by the user.
 FREELY_NAMED_NODES = ("callbacks", "tracker")
 
 Settings = TypeVar("Settings")
