@@ -1,4 +1,4 @@
-"""Checks of a composed job that need its data or torch, before a directory is made."""
+"""Checks of a composed job that need its data or torch, before its run directory is created."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from runner.worker import judge_parts
 def resolve_automatic(
     composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
 ) -> ComposedConfig:
-    """Return a configuration with a number in place of each `auto`; the rows are counted for it.
+    """Return a configuration with a number in place of each `auto`, after counting the rows for it.
 
     Args:
         composed: checked, see `with_row_count`.
-        allowed: packages that a `_target_` may lie in.
+        allowed: packages in which a `_target_` may be.
         in_own_process: see `check_parts`.
 
     Raises:
-        ConfigError: for data that do not tell how many rows they have, and where the configuration
-            is wrong with the numbers.
+        ConfigError: for a dataset whose rows cannot be counted, and if the configuration is wrong
+            with the numbers.
         UserError: for data that cannot be found or read.
     """
     keys = automatic_keys(composed.config)
@@ -50,7 +50,7 @@ def resolve_automatic(
 
 
 def check_fits_dataset(config: Mapping[str, Any]) -> None:
-    """Check the configuration against the schema that the dataset declares, before it is read.
+    """Check the configuration against the schema that the dataset declares, before data is read.
 
     Raises:
         ConfigError: with everything that does not fit.
@@ -65,11 +65,11 @@ def check_fits_dataset(config: Mapping[str, Any]) -> None:
 def check_parts(
     composed: ComposedConfig, allowed: Sequence[str], *, in_own_process: bool = False
 ) -> None:
-    """Judge what the `_target_`s of a checked configuration name, before any data is read.
+    """Check the objects that the `_target_`s of a configuration name, before any data is read.
 
     Args:
         composed: the configuration, checked.
-        allowed: packages that a `_target_` may lie in.
+        allowed: packages in which a `_target_` may be.
         in_own_process: check in a child process, so that this one stays free of torch, and
             can fork ranks.
 

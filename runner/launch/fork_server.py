@@ -1,10 +1,10 @@
 """A process that has imported what a training imports, and forks the jobs of a sweep.
 
 Started as `python -m runner.launch.fork_server SOCKET THREADS` by `runner/sweep/forked_jobs.py`,
-where the messages are described. It composes the options that jobs choose, once for all jobs that
-choose the same; it never builds anything, reads data or draws numbers, and forks only while it has
-one thread: then a fork differs from a new process in nothing but the time that imports and Hydra
-took, and in the seed of Python's hashes, which all forks share and no result rests on.
+which describes the messages. It composes the options that jobs choose, once for all jobs with the
+same choice; it never builds anything, reads data or draws numbers, and forks only while it has
+one thread: then a fork differs from a new process only in saving the time of imports and Hydra,
+and in the seed of Python's hashes, which all forks share and no result depends on.
 A job is forked twice, so that the kernel gives it to the sweep as its child, which alone waits for
 it, signals it, and takes it along when it dies.
 """
@@ -30,7 +30,7 @@ from runner.machine.cores import set_thread_environment
 from runner.machine.imports import end_imports, postpone_full_collections
 from runner.rundir.masked_streams import mask_standard_streams
 
-# What a training imports from its start to its end; a job imports by itself what is missing here.
+# The imports of a whole training; a job imports by itself what is missing here.
 MODULES = (
     *("runner.cli.flags", "runner.config.composed_checks", "runner.config.rules.resume"),
     *("runner.launch.job", "runner.launch.mirror", "runner.data.prepare.fingerprint"),
@@ -40,7 +40,7 @@ MODULES = (
 _PACKAGE = Path(__file__).parent.parent
 _JEMALLOC_SETTINGS = "JE_ARROW_MALLOC_CONF"  # of the allocator that comes with Arrow
 _MAX_REQUEST = 1 << 20  # bytes
-# A choice of an option, and what is Hydra's own but for the folder; `run=` would read a run.
+# A choice of an option, or Hydra's own keys except the folder; `run=` would read a run.
 _CHOICE = re.compile(r"(?!run=|hydra\.run\.dir=)([\w/@]+=|~[\w/@]+$|hydra\.)")
 
 
@@ -48,7 +48,7 @@ def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] 
     """Answer requests until the sweep closes the connection.
 
     Returns:
-        In a job that was forked: its command. In this process, at the end: None.
+        In a forked job: its command. In this process, at the end: None.
     """
     sources = _source_versions()
     problem = _import_all(num_threads)
@@ -76,7 +76,7 @@ def serve(connection: socket.socket, sweep: int, num_threads: int) -> list[str] 
 
 
 def _import_all(num_threads: int) -> str:
-    """Import what jobs need; return why no job can be forked then, or an empty text."""
+    """Import what jobs need; return why no job can be forked, or an empty text."""
     before = dict(os.environ)
     # The libraries read these when they are loaded. A job sets its own before it builds anything.
     set_thread_environment(num_threads)
@@ -86,7 +86,7 @@ def _import_all(num_threads: int) -> str:
         importlib.import_module(module)
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
-    logging.getLogger().handlers.clear()  # FBGEMM makes one, which would print what a run logs
+    logging.getLogger().handlers.clear()  # FBGEMM adds one, which would print a run's logs
     if (cuda := sys.modules.get("torch.cuda")) is not None and cuda.is_initialized():
         return "CUDA is in use"
     # OpenBLAS ends its threads when a process forks, and makes new ones when they are needed.
@@ -94,13 +94,13 @@ def _import_all(num_threads: int) -> str:
         os._exit(0)
     os.waitpid(pid, 0)
     gc.collect()
-    end_imports()  # the collector of a job need not write to the pages that all jobs share
+    end_imports()  # a job's garbage collector need not write to the pages that all jobs share
     num_running = len(os.listdir("/proc/self/task"))
     return "" if num_running == 1 else f"threads that the imports have started: {num_running - 1}"
 
 
 def _compose_options(command: Sequence[str], composed: set[tuple[str, ...]]) -> None:
-    """Compose the options of a job that are not in `composed` yet: its fork finds that done."""
+    """Compose the options of a job that are not in `composed` yet, for the use of its fork."""
     has_own_folders = any(word.startswith(("--config-dir", "-cd")) for word in command)
     words = tuple(word for word in command[3:] if _CHOICE.match(word))
     if has_own_folders or words in composed or "runner.config.composed_checks" not in sys.modules:
@@ -108,14 +108,14 @@ def _compose_options(command: Sequence[str], composed: set[tuple[str, ...]]) -> 
     from runner.config.compose import compose_job
 
     composed.add(words)
-    with suppress(UserError):  # the job tells what is wrong with its command
+    with suppress(UserError):  # the job reports errors in its command
         compose_job(words)
 
 
 def _source_versions() -> dict[str, tuple[int, int]]:
-    """Return what tells our sources from those of another time.
+    """Return the state of our sources, which changes when a file does.
 
-    A job records the state of the sources at its start, which must be those that it runs.
+    A job records this state at its start, which must be that of the code it runs.
     """
     found = {}
     for path in _PACKAGE.rglob("*.py"):
@@ -125,9 +125,9 @@ def _source_versions() -> dict[str, tuple[int, int]]:
 
 
 def _fork_twice() -> int | None:
-    """Return 0 in the job, which the kernel has given to the sweep, and its number in this process.
+    """Return 0 in the job, which the kernel has given to the sweep, and its pid in this process.
 
-    None: there can be no further process.
+    None: no further process can be created.
     """
     read, write = os.pipe()
     try:
@@ -143,7 +143,7 @@ def _fork_twice() -> int | None:
             os._exit(1)
         if pid:
             os._exit(0)
-        os.setsid()  # before the sweep hears of it, which may kill the whole session at once
+        os.setsid()  # before the sweep gets the pid, since it may kill the whole session at once
         os.write(write, b"%d" % os.getpid())
         os.close(read)
         os.close(write)
@@ -151,27 +151,27 @@ def _fork_twice() -> int | None:
     os.close(write)
     with os.fdopen(read, "rb") as answer:
         number = answer.read()
-    os.waitpid(between, 0)  # from here on the job is the sweep's
+    os.waitpid(between, 0)  # from now on the job is a child of the sweep
     return int(number) if number else None
 
 
 def _enter_job(sweep: int, output: int, permit: int) -> None:
-    """Make of a fork what a new process of the sweep is when it starts."""
+    """Bring a fork into the state of a new process of the sweep."""
     for fd in (1, 2):
         os.dup2(output, fd)
     os.close(output)
-    if not os.read(permit, 1):  # the sweep does not know of this process, or is no more
+    if not os.read(permit, 1):  # the sweep does not know this process, or has ended
         os._exit(143)
     os.close(permit)
     become_job(sweep)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Python's own generator does this by itself in a fork; a run seeds what its results rest on.
+    # Python's own generator is reseeded in a fork; a run seeds all that its results depend on.
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
 
 
 def main() -> None:
-    """Serve the sweep that has started this process, and run the command in each fork."""
+    """Serve the sweep that started this process, and run the command in each fork."""
     connection, sweep = socket.socket(fileno=int(sys.argv[1])), os.getppid()
     mask_standard_streams()  # first, as in any run: libraries keep the streams that they find
     command = serve(connection, sweep, int(sys.argv[2]))

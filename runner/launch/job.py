@@ -45,7 +45,7 @@ log = logging.getLogger("runner")
 
 @contextmanager
 def _own_log() -> Iterator[None]:
-    """Keep what we log from the root's handlers: a library's would print it a second time.
+    """Keep our log records from the root's handlers: a library's would print them a second time.
 
     FBGEMM logs when it is imported, which gives the root a handler that prints on stderr.
     """
@@ -82,13 +82,13 @@ def launch_run(
     Args:
         composed: the configuration, not yet checked.
         allowed: packages that a `_target_` may lie in.
-        command: the words of the command line, for the run's record.
+        allowed: packages in which a `_target_` may be.
         resume: the run directory to continue.
-        notes: lines that are printed once it is known that the run goes on.
+        notes: lines to print once it is known that the run continues.
 
     Returns:
-        Its exit code, and its run directory; None on ranks that do not open it, and for jobs that
-        have none.
+        Its exit code, and its run directory; None on ranks that do not open it, and for jobs
+        without one.
 
     Raises:
         UserError: for mistakes, before the job starts.
@@ -96,9 +96,9 @@ def launch_run(
     check_composed(with_row_count(composed), allowed)
     schema = composed.config["dataset"].get("schema")
     is_gone = isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema))
-    if composed.config.get("run") is not None or is_gone:  # a changed one is a run of its own
+    if composed.config.get("run") is not None or is_gone:  # a changed run is a new one
         composed = with_kept_schema(composed)
-    if launched_rank() > 0:  # rank 0 counts the rows, and sends what follows from them
+    if launched_rank() > 0:  # rank 0 counts the rows, and sends the resulting settings
         return _execute(composed, None, allowed), None
     try:
         composed = resolve_automatic(composed, allowed)
@@ -151,10 +151,10 @@ def launch_run(
 
 
 def is_follow_evaluation(composed: ComposedConfig) -> bool:
-    """Return whether the job follows a training, in whose run directory it writes its rows.
+    """Return whether the job follows a training, to whose run directory it writes results.
 
     Raises:
-        UserError: if it was given a run directory of its own.
+        UserError: if it was given a separate run directory.
     """
     if not get_key(composed.config, "loop.follow"):
         return False
@@ -167,18 +167,18 @@ def is_follow_evaluation(composed: ComposedConfig) -> bool:
 
 
 def _is_page_wanted(composed: ComposedConfig) -> bool:
-    # A job of a sweep has no page of its own: each has 5 MB of plotly.js.
+    # Jobs of a sweep get no page, since each would have 5 MB of plotly.js.
     return get_key(composed.config, "report") is not False and "RUNNER_SWEEP" not in os.environ
 
 
 def _is_page_missing(folder: Path) -> bool:
-    """Return whether a run that has completed was killed before its page was written."""
+    """Return whether a completed run was killed before its page was written."""
     page, result = folder / "report.html", folder / "result.json"
     return not page.exists() or page.stat().st_mtime_ns < result.stat().st_mtime_ns
 
 
 def _write_report(folder: Path) -> None:
-    """Write `report.html` of a run that has ended; a failure here is not one of the run."""
+    """Write `report.html` of a finished run; a failure here does not fail the run."""
     from runner.reporting.report.write import write_report
 
     try:
@@ -192,11 +192,11 @@ def _write_report(folder: Path) -> None:
 def _open_run_dir(
     composed: ComposedConfig, command: Sequence[str], resume: Path | None, loop: str
 ) -> Run:
-    """Make a run directory, or open the one that exists.
+    """Create a run directory, or open the existing one.
 
     Raises:
-        ConfigError: for a run directory of which each restart would make a new one.
-        UserError: if it is not possible; nothing was changed then.
+        ConfigError: for a run directory that would be a new one at each restart.
+        UserError: if this is impossible; nothing was changed then.
     """
     template = composed.run_dir
     if loop == EVALUATE_LOOP and template == DEFAULT_RUN_DIR:
@@ -220,12 +220,12 @@ def _open_run_dir(
 
 
 def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patience_s: int) -> Run:
-    """Open the run, whose last process may still hold it on a node that was cut off.
+    """Open the run; its last process may still hold the lock on a node that was cut off.
 
     After `patience_s` seconds a rank that waits for others in vain has ended.
 
     Raises:
-        LockedError: if it still is held after that; other errors as of `open_run`.
+        LockedError: if it is still held after that; other errors as of `open_run`.
     """
     until_s = time.monotonic() + patience_s
     while True:
@@ -240,7 +240,7 @@ def _open_when_unlocked(template: str, spec: RunSpec, resume: Path | None, patie
 
 
 def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -> int:
-    """Run the job in this process or on ranks of its own, and record how it ended."""
+    """Run the job in this process or on forked ranks, and record how it ended."""
     set_threads(composed)
     stop_with_terminal()
     size = composed.config["trainer"]["num_processes"]
@@ -248,7 +248,7 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
         outcome = run_under_torchrun(lambda: run_job(composed, run, allowed))
     elif size > 1:
         work = partial(run_job, composed, run, allowed)
-        grace_s = get_key(composed.config, "trainer.stop_grace_s")  # older runs have none
+        grace_s = get_key(composed.config, "trainer.stop_grace_s")  # older runs lack it
         outcome = run_on_ranks(size, work, stop_grace_s=grace_s)
     else:
         outcome = run_job_here(composed, run, allowed)
@@ -256,10 +256,10 @@ def _execute(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) 
 
 
 def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessResult) -> int:
-    """Say on the terminal and in the run directory how the job ended; return the exit code.
+    """Report on the terminal and in the run directory how the job ended; return the exit code.
 
     Raises:
-        UserError: for a mistake of the user that the job has found.
+        UserError: for a user's mistake that the job has found.
     """
     rank = launched_rank()
     is_without_result = run is not None and not (run.dir / "result.json").exists()
@@ -274,7 +274,7 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
         _record_failure(run, outcome.message, "", status="interrupted")
         print_status(outcome.message or "interrupted")
         return outcome.code
-    if not outcome.message:  # the failure is its result, which it has printed
+    if not outcome.message:  # the failure is its result, which is already printed
         return outcome.code
     if not (outcome.status == "refused" and run is not None and was_put_back(run)):
         _record_failure(run, outcome.message, outcome.trace)
@@ -283,7 +283,7 @@ def _record_outcome(composed: ComposedConfig, run: Run | None, outcome: ProcessR
             print(outcome.trace, file=sys.stderr)
         raise UserError(outcome.message)
     log_file = run.dir / "log.txt" if run else None
-    has_log = log_file is not None and log_file.exists()  # unless somebody has removed the run
+    has_log = log_file is not None and log_file.exists()  # unless the run was removed
     where = f"; the traceback is in {log_file}" if has_log and outcome.trace else ""
     if outcome.trace and (not has_log or get_key(composed.config, "trainer.traceback")):
         print(outcome.trace, file=sys.stderr)

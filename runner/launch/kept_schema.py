@@ -1,4 +1,4 @@
-"""The schema of a run's table as it was when the run learnt from it. Imports no torch."""
+"""The schema of a run's table at the time of training. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import read_bytes
 from runner.rundir.run import SCHEMA_DIGEST
 
-_OF_FILES = (*SPLIT_PATHS.values(), *TEXT_KEYS)  # data may be moved after a training
+_OF_FILES = (*SPLIT_PATHS.values(), *TEXT_KEYS)  # data may be moved after training
 
 
 def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | None:
-    """Return the schema that a run has learnt by, if the file of it is not what it was.
+    """Return the schema with which a run was trained, if its file has changed since then.
 
-    The columns and the split are those of the run's copy. Where the files lie, and how they are
-    written, is what the schema's file says now, if it is still there.
+    The columns and the split are from the run's copy. The paths and the format of the files are
+    from the schema's file, if it still exists.
 
     Args:
         dataset: the group of a configuration whose schema is the run's own.
         run: its directory.
 
     Returns:
-        The content, whose paths are absolute; None if the file declares what it did, or the run has
-        no copy.
+        The content, with absolute paths; None if the file's declarations have not changed, or the
+        run has no copy.
 
     Raises:
-        UserError: if the copy cannot be read, or is not what the training has written.
+        UserError: if the copy cannot be read, or was changed after training.
     """
     schema, kept = dataset.get("schema"), run / "data" / SCHEMA_FILE
     if not isinstance(schema, str) or not kept.exists():
@@ -47,7 +47,7 @@ def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | 
         now = read_schema_file(path)
         if _columns(now) == _columns(then):
             return None
-    except ConfigError:  # it was deleted, or is no schema any more
+    except ConfigError:  # it was deleted, or is no longer a schema
         pass
     places = {key: now[key] for key in _OF_FILES if now.get(key) is not None}
     table = TableSettings("parquet", None, schema)
@@ -61,10 +61,10 @@ def _columns(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_digest(kept: Path, run: Path) -> None:
-    """Check that a copy is what the training has written; earlier versions recorded no digest.
+    """Check that a copy is unchanged since training; earlier versions recorded no digest.
 
     Raises:
-        UserError: if it is not, or cannot be read.
+        UserError: if it was changed, or cannot be read.
     """
     recorded = read_optional_json(run / "meta.json").get(SCHEMA_DIGEST)
     with system_errors(f"{kept}: cannot be read"):

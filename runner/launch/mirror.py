@@ -1,4 +1,4 @@
-"""The mirror of a training, from before its first update to after its report."""
+"""The mirror of a training, from before its first update until after its report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.worker import release_ranks
 
 @dataclass
 class MirrorOutcome:
-    """Whether the mirror has the last state: 0, or 1 as the job's exit code if it has not."""
+    """Whether the mirror has the final state: 0, or 1 as the job's exit code if it has not."""
 
     code: int = 0
 
@@ -33,10 +33,10 @@ def mirror_of(composed: ComposedConfig) -> str | None:
 
 @contextmanager
 def mirrored(composed: ComposedConfig, run: Run) -> Iterator[MirrorOutcome]:
-    """Mirror the run while the block runs, and its last state at the end, however it ends.
+    """Mirror the run while the block runs, and its final state, however the block ends.
 
     Raises:
-        UserError: if the store refuses the first state.
+        UserError: if the store refuses the first upload.
     """
     outcome = MirrorOutcome()
     if (url := mirror_of(composed)) is None:

@@ -1,4 +1,4 @@
-"""What a run directory says about a job: its settings, its data and its signature."""
+"""The content of a run directory about a job: its settings, its data and its signature."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _fingerprints: dict[str, str] = {}
 
 
 def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
-    """Return what the run directory will say about this job.
+    """Return what the run directory will record about this job.
 
     It reads the fingerprint of the data, and writes nothing.
 
@@ -55,9 +55,9 @@ def run_spec(composed: ComposedConfig, command: Sequence[str] = ()) -> RunSpec:
 
 
 def _has_own_linear_weights(config: Mapping[str, Any]) -> bool:
-    """Return whether several tasks have linear weights of their own, since nothing else is set.
+    """Return whether several tasks have separate linear weights, the default of new runs.
 
-    A job of one task keeps the signature that it has had before there was a choice, and so does an
+    A job with one task keeps the signature from before this was a choice, and so does an
     older run, whose tasks share them.
     """
     net = get_key(config, "model.net") or {}
@@ -76,13 +76,13 @@ def _with_own_linear_weights(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_kept_schema(composed: ComposedConfig) -> ComposedConfig:
-    """Return a configuration whose table has the columns that the weights of a run fit.
+    """Return a configuration whose table has the columns for which a run's weights were trained.
 
     The schema's file may have been changed or deleted since the training: see `find_kept_schema`.
-    What is saved and signed still names that file.
+    The saved and signed configuration still names that file.
 
     Args:
-        composed: of what uses a run, such as an evaluation.
+        composed: of a job that uses a run, such as an evaluation.
     """
     from runner.launch.kept_schema import find_kept_schema
 
@@ -100,10 +100,10 @@ def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
     """Return a warning if the data of a run have changed since its training; empty if not.
 
     Args:
-        composed: of what uses them, with the run's own settings of the dataset or with others.
+        composed: of such a job, with the run's settings of the dataset or with others.
 
     Returns:
-        Nothing if they are the same, or if settings say that they are other ones.
+        Nothing if they are the same, or if settings choose other data.
 
     Raises:
         UserError: for data that cannot be found or read.
@@ -133,7 +133,7 @@ def _own_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _fingerprint(dataset: Mapping[str, Any]) -> str:
-    """Return the fingerprint of the data, cached, since the jobs of a sweep mostly share it.
+    """Return the fingerprint of the data, cached, since the jobs of a sweep usually share it.
 
     Raises:
         DataError: for a file that cannot be read.
@@ -151,9 +151,9 @@ def _fingerprint(dataset: Mapping[str, Any]) -> str:
 
 
 def _evaluation_source(composed: ComposedConfig) -> dict[str, Any]:
-    """Return which checkpoint of which run an evaluation takes.
+    """Return the run and checkpoint that an evaluation uses.
 
-    The newest checkpoint is a part of it, because the run may go on after this evaluation.
+    The newest checkpoint is included, because the run may continue after this evaluation.
     """
     step = get_key(composed.config, "checkpoint.step")
     path = get_key(composed.config, "checkpoint.path")

@@ -1,4 +1,4 @@
-"""What a person reads on the terminal before a job has a view of its own."""
+"""Messages on the terminal before a job has its own view."""
 
 from __future__ import annotations
 
