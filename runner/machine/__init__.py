@@ -1,1 +1,1 @@
-"""The machine: cores and threads, imports, memory, and the folder of what is kept."""
+"""The machine: cores and threads, imports, memory, and the cache folder."""

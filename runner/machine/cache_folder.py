@@ -1,4 +1,4 @@
-"""The folder of what is kept between runs."""
+"""The folder of files that are cached between runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def cache_root() -> Path:
     """Return `$RUNNER_CACHE` or, if it is not set, `runner/` in the user's cache folder.
 
     Raises:
-        DataError: if the user has no home, such as one without an entry in /etc/passwd.
+        DataError: if the user has no home folder, such as one without an entry in /etc/passwd.
     """
     if root := os.environ.get("RUNNER_CACHE"):
         return Path(os.path.expanduser(root)).absolute()  # see runner/serving/write_aside.py

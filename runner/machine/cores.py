@@ -32,7 +32,7 @@ def usable_cores(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup
 
 
 def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's name, with those of its extensions that decide how fast bf16 is."""
+    """Return the processor's name, with those extensions that determine how fast bf16 is."""
     try:
         facts = dict(line.split(":", 1) for line in cpuinfo.read_text().splitlines() if ":" in line)
     except OSError:  # the system is not Linux
@@ -56,8 +56,8 @@ def set_thread_environment(
 def control_groups(controller: str, proc: Path, cgroup: Path) -> Iterator[tuple[Path, bool]]:
     """Yield the folders of this process's control groups, and whether they are of version 1.
 
-    Those above them follow, since their limits hold as well. A container may see its own group as
-    the root, under a path that is not there.
+    Their parents follow, since their limits apply as well. A container may see its own group as
+    the root, under a path that does not exist.
     """
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()

@@ -18,13 +18,13 @@ def is_out_of_memory(error: BaseException) -> bool:
         or type(error).__name__ == "OutOfMemoryError"
         or "out of memory" in text
         or "can't allocate memory" in text
-        # a library that is imported; without a limit its file system forbids to run files
+        # an imported library; without a limit, its file system forbids to execute files
         or ("failed to map segment" in text and bool(address_limit_hint()))
     )
 
 
 def address_limit_hint() -> str:
-    """Return what an error says of a limit to the addresses of this process; "" without one."""
+    """Return a hint at the limit of this process's address space; "" without one."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return ""
@@ -38,10 +38,10 @@ def address_limit_hint() -> str:
 def available_memory_bytes(
     proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> float:
-    """Return the memory that this process may still take; infinity if it is not known.
+    """Return the memory that this process may still allocate; infinity if unknown.
 
-    That is what the host has free, or a container's or control group's share if that is less. Pages
-    of files count as free in both, since the system drops them for whoever needs memory.
+    This is the host's free memory, or a container's or control group's if that is less. Pages
+    of files count as free in both, since the system drops them when memory is needed.
     """
     return min((available for available, _ in _memory_limits(proc, cgroup)), default=math.inf)
 
@@ -51,14 +51,14 @@ def available_memory_share(
 ) -> float:
     """Return the free share of the host's memory, or of a group's limit if that is smaller.
 
-    What counts as free is what `available_memory_bytes` says; infinity if it is not known.
+    Free memory is as in `available_memory_bytes`; infinity if unknown.
     """
     shares = (available / limit for available, limit in _memory_limits(proc, cgroup) if limit)
     return min(shares, default=math.inf)
 
 
 def _memory_limits(proc: Path, cgroup: Path) -> Iterator[tuple[float, float]]:
-    """Yield the bytes that are free, and those that there are: of the host and of each group."""
+    """Yield the free and the total bytes, of the host and of each group."""
     try:
         lines = dict(line.split(":") for line in (proc / "meminfo").read_text().splitlines())
         names = ("MemAvailable", "MemTotal")
@@ -83,10 +83,10 @@ def _memory_limits(proc: Path, cgroup: Path) -> Iterator[tuple[float, float]]:
 def count_oom_kills(
     proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Count the processes that the kernel has killed for lack of memory; None if it is unknown.
+    """Count the processes that the kernel has killed for lack of memory; None if unknown.
 
-    They are those of this process's own control group, such as its container, so that what was
-    killed elsewhere does not count; those of the whole machine where no group has a count.
+    They are those of this process's control group, such as its container, so that processes
+    killed elsewhere do not count; those of the whole machine if no group has a count.
     """
     groups = control_groups("memory", proc, cgroup)
     counts = [g / ("memory.oom_control" if v1 else "memory.events.local") for g, v1 in groups]

@@ -1,4 +1,4 @@
-"""What is installed, and how a process imports it in little time."""
+"""Checks what is installed, and imports it in little time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FX_LOGGER = "torch.fx._symbolic_trace"
 
 
 def quiet_fx() -> None:
-    """Silence a deprecation notice of torch: TorchRec's classes cause it, no user can act on it."""
+    """Silence a deprecation notice of torch that TorchRec causes and users cannot act on."""
     logging.getLogger(FX_LOGGER).setLevel(logging.ERROR)
 
 
@@ -28,17 +28,17 @@ def is_installed(module: str) -> bool:
     """Return whether a module could be imported, without importing it."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package that it lies in
+    except ModuleNotFoundError:  # of its package
         return False
 
 
 def missing_extra(what: str, extra: str, *modules: str) -> Iterator[str]:
-    """Yield a message if modules that an extra of this package brings are not installed.
+    """Yield a message if modules that an extra of this package installs are missing.
 
     Args:
-        what: needs them, as the user has written it.
-        extra: brings them.
-        modules: that must be there.
+        what: the feature that needs them, as the user has written it.
+        extra: the extra that installs them.
+        modules: the required modules.
     """
     missing = [module for module in modules if not is_installed(module)]
     if missing:
@@ -48,11 +48,11 @@ def missing_extra(what: str, extra: str, *modules: str) -> Iterator[str]:
 def import_alone(name: str) -> None:
     """Import a module without the `__init__` of its package, which may import much more.
 
-    Whoever imports the package later runs it as ever. Does nothing if that has happened.
+    A later import of the package runs it as usual. Does nothing if it has been imported.
     """
     package = name.partition(".")[0]
     spec = None if package in sys.modules else find_spec(package)
-    if spec is None:  # whoever imports the module next is told so
+    if spec is None:  # the next import of the module reports this
         return
     sys.modules[package] = module_from_spec(spec)
     try:
@@ -63,12 +63,12 @@ def import_alone(name: str) -> None:
 
 
 def import_fbgemm() -> None:
-    """Import FBGEMM, whose operators a jagged tensor takes.
+    """Import FBGEMM, which provides operators for jagged tensors.
 
-    What it says of versions is left to `doctor`; FBGEMM 1.6 does not even know itself.
+    Its messages about versions are left to `doctor`; FBGEMM 1.6 does not even know its own.
 
     Raises:
-        UserError: if a library that it needs is not there.
+        UserError: if a library that it needs is missing.
     """
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -84,7 +84,7 @@ def import_fbgemm() -> None:
 
 
 class _FinderOfRest(MetaPathFinder):
-    """Finds a package of which modules have been imported already, and gives it these."""
+    """Finds a package some modules of which have been imported already, and attaches these."""
 
     def __init__(self, package: str) -> None:
         self._package = package
@@ -117,17 +117,17 @@ class _LoaderOfRest(Loader):
 
 
 def shadowed_modules_hint() -> str:
-    """Return what to do about the user's files that were imported as others' modules; "" for none.
+    """Return the remedy for user's files that were imported in place of other modules; "" for none.
 
-    `python -m` looks for modules in the current folder first: a `queue.py` there is what libraries
-    get for Python's own. Asked once there is an error, which need not name it.
+    `python -m` searches the current folder first, so that libraries import a `queue.py` there
+    instead of Python's own. Called after any error, which need not name the file.
     """
-    folders = [path for path in sys.path if os.path.isabs(path)]  # and no names of import hooks
+    folders = [path for path in sys.path if os.path.isabs(path)]  # without import hooks
     if sys.flags.safe_path or not folders or folders[0] != sys.path[0]:
         return ""
     here = os.path.realpath(folders[0])
     others = [path for path in folders if os.path.realpath(path) != here]
-    own = __name__.partition(".")[0]  # which a checkout may have beside an installed one
+    own = __name__.partition(".")[0]  # a checkout may have it next to an installed one
     found = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
@@ -151,7 +151,7 @@ def child_import_path() -> str:
     return os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-# collections of the middle generation after which all objects are collected
+# collections of the middle generation until all objects are collected
 _USUAL, _POSTPONED = gc.get_threshold()[2], 1_000_000
 
 
@@ -159,18 +159,18 @@ def postpone_full_collections() -> None:
     """Let Python's garbage collector skip the oldest objects until `end_imports`.
 
     For a process of our own, at its start. Imports of torch and others make 400,000 objects that
-    live as long as the process, and between them the collector goes six times through all that are
-    there: 0.6 of the 3.5 seconds to the first update. Young objects are collected as before.
+    live as long as the process, and meanwhile the collector would visit all existing objects six
+    times: 0.6 of the 3.5 seconds to the first update. Young objects are collected as before.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _POSTPONED)
 
 
 def end_imports() -> None:
-    """Leave what a process has imported out of all later collections, and collect the rest again.
+    """Exclude imported objects from later collections, and collect all others again.
 
-    Without it each full collection stops all threads for a quarter of a second. Does nothing where
-    collections were not postponed: in a process of the user's own.
+    Otherwise each full collection stops all threads for a quarter of a second. Does nothing if
+    collections were not postponed: in a process that the user started.
     """
     young, middle, old = gc.get_threshold()
     if old == _POSTPONED:

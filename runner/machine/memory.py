@@ -1,4 +1,4 @@
-"""How the memory of this process is kept, paged and read."""
+"""Settings for how the memory of this process is kept, paged and read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import mmap
 import sys
 from pathlib import Path
 
-MAX_RETAINED_BYTES = 1 << 30  # freed memory that stays at the top of the heap, at most
+MAX_RETAINED_BYTES = 1 << 30  # maximum of freed memory that stays at the top of the heap
 # mallopt(3)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # madvise(2)
@@ -18,14 +18,14 @@ _HUGE_PAGE_SIZE_FILE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size"
 def keep_freed_memory() -> bool:
     """Make the process keep freed memory for the next update.
 
-    By default glibc hands large blocks back to the kernel as soon as they are freed, and the next
+    By default glibc returns large blocks to the kernel as soon as they are freed, and the next
     update gets them again page by page, zeroed: 5,000 page faults in an update of 4,096 rows, which
-    are a tenth of its time, and a quarter at 16,384 rows. The peak of memory does not change.
-    Arrow's own allocator does the same as glibc, so Arrow is told to take its memory from the C
+    take a tenth of its time, and a quarter at 16,384 rows. The peak of memory does not change.
+    Arrow's allocator does the same, so Arrow is set to use the C
     library as well: it then reads a window of rows in two thirds of the time.
 
     Returns:
-        Whether memory is kept; False where the C library is not glibc.
+        Whether memory is kept; False if the C library is not glibc.
     """
     if sys.platform != "linux":
         return False
@@ -43,25 +43,25 @@ def keep_freed_memory() -> bool:
 
 
 def release_freed_memory() -> None:
-    """Hand freed memory back to the system, also what lies between blocks that are in use.
+    """Return freed memory to the system, including gaps between blocks that are in use.
 
-    Small results that are kept, one after each large block, keep glibc from using the place of the
-    block again: the heap then grows with each. Other C libraries go on as they were.
+    Small results that are kept, one after each large block, prevent glibc from reusing the space of
+    the block: the heap then grows with each. Other C libraries are not affected.
     """
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 
 def use_huge_pages(address: int, num_bytes: int) -> int:
-    """Ask for huge pages (2 MB on x86) for a block of memory that nobody has written to yet.
+    """Request huge pages (2 MB on x86) for a block of memory that has not been written to yet.
 
-    A table of a gigabyte has 250,000 pages of 4 KB, of which the processor remembers two or three
+    A table of a gigabyte has 250,000 pages of 4 KB, of which the processor caches two or three
     thousand: nearly every look-up of a random row then walks the page table before it reads. Linux
-    gives huge pages to processes that ask (its default, `madvise`), to all processes, or to none.
+    grants huge pages to processes that ask (its default, `madvise`), to all processes, or to none.
 
     Returns:
-        The bytes for which the advice was taken; 0 where the system does not know the advice, or
-        where the block holds no whole page.
+        The bytes for which the request was accepted; 0 if the system does not support it, or
+        if the block contains no whole page.
     """
     if sys.platform != "linux" or not _HUGE_PAGE_SIZE_FILE.is_file():
         return 0
@@ -75,10 +75,10 @@ def use_huge_pages(address: int, num_bytes: int) -> int:
 
 
 def advise_random_reads(address: int, num_bytes: int, *, random: bool) -> None:
-    """Tell the system how a mapped file will be read: at random places, or from front to back.
+    """Tell the system how a mapped file will be read: at random positions, or sequentially.
 
-    By default a page that is not in memory brings its neighbours with it (up to 8 MB of them), for
-    which pages leave that are read again. Systems that do not know the advice go on as they were.
+    By default reading a page also loads its neighbours (up to 8 MB of them), which evicts pages
+    that are needed again. Systems without support are not affected.
     """
     advice = _MADV_RANDOM if random else _MADV_SEQUENTIAL
     start = address // mmap.PAGESIZE * mmap.PAGESIZE
