@@ -1,6 +1,6 @@
 """Dense optimizers, parameter groups, penalties and learning-rate schedules.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

@@ -1,6 +1,6 @@
 """The optimizer of the dense half: any torch.optim class, its state as named tensors and JSON.
 
-torch creates most states at the first step, each class in its own way, so a fresh optimizer has no
+torch creates most states at the first step, each class in a different way, so a fresh optimizer has
 tensors to load into. `dense_state_values` therefore describes the states that exist, and
 `create_dense_state` creates exactly these before tensors are loaded.
 """
@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from runner.errors import ConfigError, nearest_hint, unknown_setting
 
-# Classes with a fused kernel, and the devices that have it. It is several times faster than the
-# others on CPU, and torch never chooses it by itself.
+# Classes with a fused kernel, and the devices that support it. It is several times faster than the
+# others on CPU, and torch never selects it by default.
 _FUSED = {
     torch.optim.Adam: ("cpu", "cuda"),
     torch.optim.AdamW: ("cpu", "cuda"),
@@ -31,15 +31,15 @@ _FUSED = {
 _NOT_WITH_FUSED = ("foreach", "differentiable")
 
 
-# which torch leaves out of what it compiles
+# which torch excludes from compilation
 _NOT_COMPILED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
 def postpone_compiler() -> None:
-    """Let the methods of optimizers not import torch's compiler, which takes a second.
+    """Prevent methods of optimizers from importing torch's compiler, which takes a second.
 
-    They import it at their first call, to be left out of what it compiles. Where nothing else has
-    imported it, nothing is compiled. A version of torch that does this otherwise is not changed.
+    They import it at their first call, to be excluded from compilation. If nothing else has
+    imported it, nothing is compiled. Versions of torch that do this differently are not changed.
     """
     for name in _NOT_COMPILED:
         method = getattr(getattr(Optimizer, name), "__wrapped__", None)
@@ -47,7 +47,7 @@ def postpone_compiler() -> None:
             setattr(method, _GUARDED, partial(_call_guarded, method))
 
 
-_GUARDED = "__dynamo_disable"  # where torch keeps the method that it calls in place of one
+_GUARDED = "__dynamo_disable"  # where torch stores the wrapper that replaces a method
 
 
 def _call_guarded(method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -64,11 +64,11 @@ def build_dense_optimizer(
     *,
     where: str = "optimizer.dense",
 ) -> Optimizer:
-    """Build an optimizer of named parameters, fused if torch can and `settings` do not forbid it.
+    """Build an optimizer of named parameters, fused if torch supports it and `settings` allow it.
 
     Raises:
-        ConfigError: for an unknown setting (with the nearest name), or a value that the class
-            refuses.
+        ConfigError: for an unknown setting (with the nearest name), or a value refused by the
+            class.
     """
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
         raise ConfigError(f"{where}._target_: {cls!r} is not a torch optimizer class")
@@ -94,7 +94,7 @@ def build_dense_optimizer(
     ):
         options.setdefault("fused", True)
     try:
-        # as a group, since torch refuses an empty list, and a model may consist of tables alone
+        # as a group, since torch refuses an empty list, and a model may consist of tables only
         return cls([{"params": list(parameters.values())}], **options)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"{where}: {cls.__name__}: {error}") from error
@@ -108,10 +108,10 @@ def optimizer_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
 def dense_state_tensors(
     optimizer: Optimizer, parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor]:
-    """Return the live tensors of the states that exist now.
+    """Return the live tensors of the existing states.
 
     Returns:
-        Tensors by `<parameter>/<state>`, with `/<i>` behind it for the items of a list.
+        Tensors by `<parameter>/<state>`, followed by `/<i>` for the items of a list.
     """
     tensors: dict[str, Tensor] = {}
     for name, state in _states(optimizer, parameters).items():
@@ -148,10 +148,10 @@ def create_dense_state(
                 f"does not have{nearest_hint(name, names)}"
             )
     _check_state_names(optimizer, parameters, values)
-    # load_state_dict knows on which device and in which type a class keeps each state
+    # load_state_dict knows the device and type of each state of a class
     described = optimizer.state_dict()
     numbers = _parameter_numbers(optimizer)
-    described["state"] |= {  # Adagrad has states from the start
+    described["state"] |= {  # Adagrad has states from the beginning
         numbers[id(parameters[name])]: {k: _from_json(v) for k, v in state.items()}
         for name, state in values.items()
     }
@@ -182,14 +182,14 @@ def _check_state_names(
     parameters: Mapping[str, nn.Parameter],
     values: Mapping[str, Mapping[str, Any]],
 ) -> None:
-    """Check that states are those that the optimizer keeps, without which its step would fail.
+    """Check that states are those of the optimizer, without which its step would fail.
 
     Raises:
-        ConfigError: if they are others.
+        ConfigError: if they differ.
     """
     cls = type(optimizer)
     if cls is not getattr(torch.optim, cls.__name__, None) or cls is torch.optim.SparseAdam:
-        return  # one's own may add states at any step; SparseAdam refuses the gradient of a probe
+        return  # a user's may add states at any step; SparseAdam refuses the gradient of a probe
     names = probe_state_names(optimizer)
     for name, state in values.items():
         kept, saved = names[id(parameters[name])], set(state)
@@ -203,9 +203,9 @@ def _check_state_names(
 
 
 def probe_state_names(optimizer: Optimizer) -> dict[int, set[str]]:
-    """Return the names of the states that an optimizer keeps, by id(parameter).
+    """Return the names of the states of an optimizer, by id(parameter).
 
-    Such an optimizer makes a step with a parameter of its own for each number of dimensions.
+    A similar optimizer makes a step with a small parameter for each number of dimensions.
     """
     names: dict[int, set[str]] = {}
     for group in optimizer.param_groups:
@@ -221,7 +221,7 @@ def _probe(
     weight = nn.Parameter(torch.zeros((2,) * num_dims, device=device))
     weight.grad = torch.zeros_like(weight)
     accepted = inspect.signature(type(optimizer).__init__).parameters
-    # AdamW's defaults hold what only its base class takes
+    # AdamW's defaults contain some that only its base class takes
     takes_all = any(p.kind is p.VAR_KEYWORD for p in accepted.values())
     settings = {k: group[k] for k in optimizer.defaults if takes_all or k in accepted}
     probe = type(optimizer)([weight], **settings)

@@ -1,4 +1,4 @@
-"""The settings of the optimizers of torch: which a class takes, and their ranges.
+"""The settings of torch's optimizers: their names and ranges, by class.
 
 They are read from the source of torch, which is not imported.
 """
@@ -19,11 +19,11 @@ _FromZero = Annotated[float, Key(ge=0)]
 _Share = Annotated[float, Key(ge=0, lt=1)]
 _Above = Annotated[float, Key(gt=0)]
 _Count = Annotated[int, Key(ge=1)]
-# A name means the same in every class of torch.optim, but in those of `_OTHERS`.
+# A name has the same meaning in all classes of torch.optim except those of `_OTHERS`.
 ARGUMENTS: Mapping[str, Any] = {
     "lr": _FromZero,
     "betas": Annotated[Sequence[_Share], Key(min_items=2, max_items=2)],
-    "eps": _Above,  # with 0 a weight whose gradients were all 0 becomes 0 / 0
+    "eps": _Above,  # with 0 a weight with only zero gradients becomes 0 / 0
     "weight_decay": _FromZero,
     "lr_decay": _FromZero,
     "initial_accumulator_value": _FromZero,
@@ -54,7 +54,7 @@ _OTHERS = {
 
 
 def dense_arguments(target: str) -> dict[str, Any] | None:
-    """Return name -> type of the settings of a class; None if they are not known."""
+    """Return name -> type of the settings of a class; None if they are unknown."""
     names = accepted_arguments(target)
     known = {**ARGUMENTS, **_OTHERS.get(target.rpartition(".")[2], {})}
     return None if names is None else {name: known.get(name, Any) for name in names}
@@ -72,7 +72,7 @@ def accepted_arguments(target: str) -> list[str] | None:
         return None
     for folder in spec.submodule_search_locations or []:
         files = Path(folder, "optim").glob("*.py")
-        for path in sorted(files, key=lambda p: (p.stem != name.lower(), p)):  # quick for most
+        for path in sorted(files, key=lambda p: (p.stem != name.lower(), p)):  # usually the first
             text = path.read_text()
             if f"class {name}(" in text:
                 return _settings(ast.parse(text), name)

@@ -1,4 +1,4 @@
-"""A step of a dense optimizer that calls torch's fused kernel directly where it can."""
+"""A step of a dense optimizer that calls torch's fused kernel directly if possible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def step_optimizer(optimizer: Optimizer) -> None:
     Between two updates the processor's caches lose the optimizer's Python code: a step that takes
     70 us when repeated takes 420 us in a training. The kernels of torch's fused Adam and AdamW on
     CPU are therefore called directly once their states exist. For other optimizers torch's own
-    `step` is called, and a user's own as it is.
+    `step` is called.
     """
     is_torchs = type(optimizer).__module__.startswith("torch.") and "step" not in vars(optimizer)
     if not is_torchs or optimizer.defaults.get("differentiable"):
@@ -35,13 +35,13 @@ def step_optimizer(optimizer: Optimizer) -> None:
                     if call and call[0]:
                         _call_kernel(group, *call)
             return
-    # torch's own with its hooks, without the layer between them that imports torch's compiler
+    # torch's step with its hooks, without the wrapper that imports torch's compiler
     step = torch.no_grad()(inspect.unwrap(type(optimizer).step))
     Optimizer.profile_hook_step(step)(optimizer)
 
 
 def _is_observed(optimizer: Optimizer) -> bool:
-    """Return whether a profiler or a hook expects torch's own step."""
+    """Return whether a profiler or a hook requires torch's own step."""
     return bool(
         torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
         or optimizer._optimizer_step_pre_hooks

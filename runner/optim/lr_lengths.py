@@ -1,4 +1,4 @@
-"""Reading a schedule's settings: numbers, and lengths as updates, fractions or epochs."""
+"""Parses a schedule's settings: numbers, and lengths as updates, fractions or epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.optim.setting_checks import FROM_ZERO
 
 @dataclass(frozen=True)
 class ScheduleReader:
-    """The settings of one schedule, with the lengths of the run where they are known.
+    """The settings of one schedule, with the lengths of the run if known.
 
     A length is a number of updates, a number below 1 is that fraction of the run, and "2ep" means
     two epochs.
@@ -24,15 +24,15 @@ class ScheduleReader:
     where: str
     total_steps: int | None
     steps_per_epoch: int | None
-    check_only: bool = False  # names and ranges alone: the run's lengths are not known yet
+    check_only: bool = False  # only names and ranges: the run's lengths are not known yet
     problems: list[str] = field(default_factory=list)  # messages; a value may stand for a wrong one
 
     def refuse(self, key: str, rule: str) -> None:
-        """Note that a setting breaks a rule."""
+        """Record that a setting breaks a rule."""
         self.problems.append(f"{self.where}.{key}={self.settings.get(key)!r}: {rule}")
 
     def number(self, key: str, default: float, annotated: Any = FROM_ZERO) -> float:
-        """Return a setting that is a number of a type, which says its range."""
+        """Return a setting that is a number of a type, which includes its range."""
         return float(self._checked(key, default, annotated))
 
     def _checked(self, key: str, default: Any, annotated: Any) -> Any:
@@ -44,15 +44,15 @@ class ScheduleReader:
         return default
 
     def length(self, key: str, default: float | None = None, *, low: int = 1) -> int:
-        """Return a setting that is a length, in updates; null stands for the default."""
+        """Return a setting that is a length, in updates; null means the default."""
         value = self.settings.get(key)
         return self.to_updates(key, default if value is None else value, low=low)
 
     def to_updates(self, key: str, value: Any, *, low: int) -> int:
         """Convert a count, a fraction of the run, or epochs such as "2ep", to updates.
 
-        A value that is no length of at least `low`, or that needs a length of the run that is not
-        known, is refused, and `low` stands for it.
+        A value that is not a length of at least `low`, or needs an unknown length of the run, is
+        refused and replaced by `low`.
         """
         if isinstance(value, str) and value.endswith("ep") and _is_number(value[:-2]):
             if self.steps_per_epoch is None:
@@ -78,7 +78,7 @@ class ScheduleReader:
         return max(count, low)
 
     def has_total_steps(self) -> bool:
-        """Return whether the updates of the run are known; note it if they are not."""
+        """Return whether the number of updates is known; record a problem if not."""
         if self.total_steps is None:
             kind = self.settings.get("kind")
             self.problems.append(
@@ -92,7 +92,7 @@ class ScheduleReader:
         return str(self._checked(key, default, Annotated[str, Key(choices=tuple(known))]))
 
     def items(self, key: str) -> list[Any] | None:
-        """Return a setting that is a list; None if it is refused, since it is none."""
+        """Return a setting that is a list; None if it is not a list and was refused."""
         value = self.settings.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
             self.refuse(key, "must be a list")

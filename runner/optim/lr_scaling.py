@@ -34,16 +34,16 @@ def lr_scale_factor(rule: str, batches: int | None) -> float:
 def resolve_lr_batches(
     config: dict[str, Any], record: dict[str, Any], previous: Mapping[str, Any]
 ) -> None:
-    """Write into a configuration, in place, by how many batches its rates are scaled.
+    """Record in a configuration, in place, the number of batches by which its rates are scaled.
 
-    A number that is set already stays. So a resume takes the number of its run, and other ranks
-    with the same rows an update leave the rates as they were. The number determines the result and
-    is therefore part of the signature.
+    A number that is already set stays. So a resume uses that of its run, and another number of
+    ranks with the same rows per update does not change the rates. The number affects the result, so
+    it is part of the signature.
 
     Args:
         config: the configuration with its references resolved.
-        record: the same configuration as it is recorded, which gets the same number.
-        previous: the configuration of the run that this command goes on with; empty without one.
+        record: the same configuration as recorded, which gets the same number.
+        previous: the configuration of the run that this command continues; empty without one.
     """
     trainer, recorded_trainer = config.get("trainer"), record.get("trainer")
     if not isinstance(trainer, dict) or not isinstance(recorded_trainer, dict):

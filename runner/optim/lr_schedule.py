@@ -7,7 +7,7 @@ and T updates in all:
     k >  W:  shape(i, n)               with i = k - 1 - W updates done since, of n = T - W
 
 The shapes are in `lr_shapes.py`. A shape that spans the run reaches `final` at i = n, which is
-after update T, so the last update still moves. The factor stays the same after T.
+after update T, so the last update still has an effect. The factor stays the same after T.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.optim.setting_checks import find_unknown_keys
 
 _KIND = Annotated[str, Key(choices=tuple(SCHEDULE_KINDS))]
 LRFactor = Callable[[int], float]
-_LARGEST_FACTOR = 1e30  # a larger rate is no number of 32 bits
+_LARGEST_FACTOR = 1e30  # a larger rate exceeds 32-bit floats
 
 
 def build_schedule(
@@ -39,11 +39,11 @@ def build_schedule(
     Args:
         settings: `kind` and its own keys.
         total_steps: updates of the run; None if it is endless.
-        steps_per_epoch: updates of an epoch; None if that is not known.
+        steps_per_epoch: updates of an epoch; None if unknown.
         where: the dotted key of the settings, for messages.
 
     Raises:
-        ConfigError: for a wrong setting, or if the schedule needs a length that is not known.
+        ConfigError: for a wrong setting, or if the schedule needs an unknown length.
     """
     reader = ScheduleReader(settings, where, total_steps, steps_per_epoch)
     factor = _read(reader)
@@ -67,7 +67,7 @@ def _is_within_bounds(factor: LRFactor, total_steps: int) -> bool:
 def check_schedule(settings: Mapping[str, Any]) -> None:
     """Check names, types and ranges before the length of the run is known.
 
-    A schedule of one's own checks its settings when it is built.
+    A user-defined schedule checks its settings when it is built.
 
     Raises:
         ConfigError: with every mistake.
@@ -84,7 +84,7 @@ def find_schedule_problems(settings: Mapping[str, Any], where: str) -> list[str]
 
 
 def _read(reader: ScheduleReader) -> LRFactor | None:
-    """Return the factor, None if the kind is unknown; the reader has what is wrong."""
+    """Return the factor, None if the kind is unknown; the reader collects the problems."""
     kind: Any = reader.settings.get("kind")
     warmup = reader.length("warmup", 0, low=0)
     if problem := find_problem(f"{reader.where}.kind", kind, _KIND):
@@ -95,7 +95,7 @@ def _read(reader: ScheduleReader) -> LRFactor | None:
     shape = SCHEDULE_KINDS[kind].build(reader, warmup)
     total = reader.total_steps
     if SCHEDULE_KINDS[kind].needs_total_steps and not reader.check_only:
-        reader.has_total_steps()  # notes it, with the reason
+        reader.has_total_steps()  # records the problem
     if total is not None and warmup > total:
         reader.refuse("warmup", f"is longer than the run of {total} updates")
     rest = None if total is None else total - warmup

@@ -26,8 +26,8 @@ class ScheduleKind:
 
     build: Callable[[ScheduleReader, int], ScheduleShape]
     keys: tuple[str, ...]
-    lengths: tuple[str, ...] = ()  # those of the keys that `ScheduleReader.to_updates` reads
-    needs_total_steps: bool = False  # whatever its settings are
+    lengths: tuple[str, ...] = ()  # those keys that `ScheduleReader.to_updates` reads
+    needs_total_steps: bool = False  # with any settings
 
 
 def _decay_to(final: float, left: float) -> float:
@@ -81,7 +81,7 @@ def _exponential(reader: ScheduleReader, warmup: int) -> ScheduleShape:
 
 
 def _piecewise(reader: ScheduleReader, warmup: int) -> ScheduleShape:
-    """Stay at 1, then at factors[j] once at[j] updates of the run are done, warm-up included."""
+    """Stay at 1, then at factors[j] from update at[j] of the run on, counting warm-up."""
     lengths, factors = reader.items("at"), reader.items("factors")
     at = [reader.to_updates("at", value, low=1) for value in lengths or []]
     if not reader.check_only and sorted(set(at)) != at:

@@ -1,4 +1,4 @@
-"""Which group of settings owns which parameter: regular expressions on names, first match wins.
+"""Assigns parameters to groups of settings: regular expressions on names, first match wins.
 
 The names are those of the model's parameters (`top.0.weight`), of the parameters of its loss
 (`loss.log_variances`) and of its tables (`tables.user`). No torch here.
@@ -16,9 +16,9 @@ from runner.optim.lr_schedule import find_schedule_problems
 from runner.optim.setting_checks import check_pattern_entry
 from runner.optim.settings import find_sparse_problems
 
-TABLE_PREFIX = "tables."  # before the names of tables
+TABLE_PREFIX = "tables."  # prefix of the names of tables
 _KEYS = ("pattern", "name", "frozen", "dense", "sparse", "schedule")
-_TAKEN = ("dense", "sparse")  # the rates of parameters that no group owns have these names
+_TAKEN = ("dense", "sparse")  # names of the rates of parameters without a group
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ParameterGroup:
 
 
 def parse_parameter_groups(optimizer: Mapping[str, Any]) -> tuple[ParameterGroup, ...]:
-    """Check the entries of `parts`, and complete their settings from those of the optimizer.
+    """Check the entries of `parts`, and add missing settings from those of the optimizer.
 
     `dense` without a `_target_` and `sparse` without a `kind` change only the keys that they name.
 
@@ -98,14 +98,14 @@ def check_schedules(optimizer: Mapping[str, Any]) -> None:
 
 
 def check_group_settings(groups: Sequence[ParameterGroup], owner: Mapping[str, int | None]) -> None:
-    """Check that a group with settings for tables, or for dense parameters, owns any of them.
+    """Check that a group with settings for tables, or for dense parameters, owns some of them.
 
     Args:
         groups: the groups.
         owner: for every parameter and table, the number of the group that owns it.
 
     Raises:
-        ConfigError: for a group that has settings for parameters of which it owns none.
+        ConfigError: for a group with settings for a kind of parameters of which it owns none.
     """
     for i, group in enumerate(groups):
         names = [name for name, number in owner.items() if number == i]
@@ -123,7 +123,7 @@ def match_patterns(names: Iterable[str], patterns: Sequence[str]) -> dict[str, i
 
     Raises:
         ConfigError: for a pattern that is not a regular expression, that matches no name, or that
-            owns none because earlier patterns own all that it matches.
+            owns none because earlier patterns own all its matches.
     """
     keys = [f"optimizer.parts[{i}].pattern" for i in range(len(patterns))]
     compiled = [_compile(pattern, key) for pattern, key in zip(patterns, keys)]

@@ -2,7 +2,7 @@
 
     loss + sum over entries (l1 * sum |p| + l2 * sum p^2)
 
-The gradient is added once an update, after the micro-batches and the sum over ranks, so it equals
+The gradient is added once per update, after the micro-batches and the sum over ranks, so it equals
 that of one batch. The sums over all chosen parameters are logged as the parts `l1` and `l2` of the
 train loss.
 """
@@ -62,10 +62,10 @@ def resolve_penalties(
 
 @torch.no_grad()
 def add_lookup_gradients(embeddings: Embeddings, strength_B: Tensor) -> None:
-    """Add the gradient of strength / 2 times the squares of what each row of data looks up.
+    """Add the gradient of strength / 2 times the squares of the vectors that each row looks up.
 
-    An id that several rows look up counts in each, and a bag as the one vector that it is pooled
-    to. Candidates, which belong to no row, count as if each row had looked up the mean one.
+    An id looked up by several rows counts in each, and a bag as the one pooled vector.
+    Candidates, which belong to no row, count as if each row had looked up their mean.
 
     Args:
         embeddings: leaves of the graph of some rows, after its backward.
@@ -85,7 +85,7 @@ def _gradient(leaf: Tensor) -> Tensor:
 
 @torch.no_grad()
 def penalty_values(penalties: Sequence[ParameterPenalty]) -> dict[str, Tensor]:
-    """Compute `l1` and `l2`, or the one of them that any penalty has. It does not synchronise."""
+    """Compute `l1` and `l2`, or only one if no penalty has the other. It does not synchronise."""
     values: dict[str, list[Tensor]] = {"l1": [], "l2": []}
     for penalty in penalties:
         for parameter in penalty.parameters:
@@ -100,7 +100,7 @@ def penalty_values(penalties: Sequence[ParameterPenalty]) -> dict[str, Tensor]:
 def add_penalty_gradients(
     penalties: Sequence[ParameterPenalty], parameters: Sequence[nn.Parameter]
 ) -> None:
-    """Add to the gradients of the penalised parameters that are among `parameters`."""
+    """Add to the gradients of those penalised parameters that are in `parameters`."""
     wanted = {id(p) for p in parameters}
     for penalty in penalties:
         for parameter in penalty.parameters:

@@ -1,4 +1,4 @@
-"""Checks of settings that the settings of this subpackage share. This module imports no torch."""
+"""Checks shared by the settings of this subpackage. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FROM_ZERO = Annotated[float, Key(ge=0)]
 def find_unknown_keys(
     settings: Iterable[str], known: Sequence[str], key: str, owner: str
 ) -> Iterator[str]:
-    """Yield a message for each setting whose name is not known, with the nearest known one.
+    """Yield a message for each unknown setting, with the nearest known one.
 
     Args:
-        settings: the names that were given.
-        known: all names that `owner` has.
+        settings: the given names.
+        known: all names of `owner`.
         key: the dotted key of the settings.
         owner: what the settings belong to, for the message.
     """
@@ -31,7 +31,7 @@ def check_pattern_entry(
     """Check an entry of a list of settings for parameters, and return its pattern.
 
     Args:
-        entry: what the list holds; a mapping with a `pattern` is right.
+        entry: an item of the list, which should be a mapping with a `pattern`.
         known: all keys that an entry may have.
         key: the dotted key of the entry.
         owner: what the entry describes, for the message.

@@ -1,6 +1,6 @@
 """Settings of the table (sparse) optimizer, checked by name and range. No torch here.
 
-Every kind lists exactly the settings that its kernels honour on every device. A setting that a
+Every kind lists exactly the settings that its kernels support on every device. A setting that a
 kernel would take and silently ignore is refused with the reason.
 """
 
@@ -26,12 +26,12 @@ SPARSE_KINDS: dict[str, tuple[str, ...]] = {
     "partial_rowwise_adam": _ADAM,
     "partial_rowwise_lamb": _ADAM,
 }
-# Settings that every kind has and no YAML names; they are off unless they are given.
+# Settings of every kind that are in no YAML; they are off unless given.
 KEYS_OF_EVERY_KIND = ("every_row", "l2_tables", "l2_lookups", "dtype")
 ROW_DTYPES = ("fp32", "bf16", "fp16")
 EVERY_ROW_LIMIT = 10_000_000  # rows of a table; each update passes over all of them
 
-# Settings that users know from other optimizers, and why the tables cannot honour them.
+# Settings that users know from other optimizers, and why tables cannot support them.
 _REFUSED = {
     "momentum": (
         "the table kernels of {kind} have no momentum and would ignore it; lars_sgd has momentum"
@@ -82,7 +82,7 @@ class SparseSettings:
     dtype: str = setting(
         "fp32", "of stored weights; gradients, the rule and its states are fp32", choices=ROW_DTYPES
     )
-    rounding_seed: int = 0  # of the run, for the rounding of 16-bit weights; no key of its own
+    rounding_seed: int = 0  # of the run, for the rounding of 16-bit weights; not a key
 
     @property
     def is_16_bit(self) -> bool:
@@ -92,10 +92,10 @@ class SparseSettings:
 
 @dataclass(frozen=True)
 class ClipSettings:
-    """The bounds of `trainer.clip`; null does not clip.
+    """The bounds of `trainer.clip`; null means no clipping.
 
-    Several bounds are applied in the order value, parameter_norm, global_norm. Each then still
-    holds at the end, since every later one only scales down.
+    Several bounds are applied in the order value, parameter_norm, global_norm. Each still holds
+    at the end, since every later one only scales down.
     """
 
     value: float | None = setting(
@@ -124,7 +124,7 @@ def parse_sparse(settings: Mapping[str, Any], where: str = "optimizer.sparse") -
     """Check a mapping with `kind`, `lr` and the kind's own keys.
 
     Raises:
-        ConfigError: with every mistake: the key below `where`, the rule and the nearest right name.
+        ConfigError: with every mistake: the key below `where`, the rule and the nearest valid name.
     """
     raise_combined(find_sparse_problems(settings, where))
     return _make_settings(settings)
@@ -166,7 +166,7 @@ def _make_settings(settings: Mapping[str, Any]) -> SparseSettings:
 
 
 def _find_conflicts(parsed: SparseSettings, where: str) -> Iterator[str]:
-    """Yield a message for settings that are right each by itself, but not together."""
+    """Yield a message for settings that are valid individually, but not together."""
     if parsed.l2_tables and not parsed.every_row and parsed.kind != "sgd":
         yield (
             f"{where}.l2_tables={parsed.l2_tables:g}: reaches every row at every update, and under "
