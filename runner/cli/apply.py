@@ -13,7 +13,7 @@ def apply(words: Sequence[str], allow: Sequence[str]) -> int:
     """Write an artifact with the weights of the last delta.
 
     Raises:
-        UserError: for deltas that do not follow on the model, before anything is written.
+        UserError: for deltas that do not continue the model, before anything is written.
     """
     from runner.launch import print_status
 

@@ -15,7 +15,7 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve the board until Ctrl-C.
 
     Raises:
-        UserError: for a folder that is not there, or a port that is in use.
+        UserError: for a folder that does not exist, or a port that is in use.
     """
     from runner.machine.imports import end_imports
     from runner.reporting.board.server import ADDRESS, Board

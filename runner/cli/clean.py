@@ -12,11 +12,11 @@ from runner.errors import UserError
 def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     """List or delete failed runs and runs that ended before their first checkpoint.
 
-    With --interrupted also those that could be resumed, with --older-than AGE only those of that
-    age, finished ones too.
+    With --interrupted also those that could be resumed; with --older-than AGE only those of that
+    age, including finished ones.
 
     Raises:
-        UserError: for a flag that does not exist, or a folder that does not.
+        UserError: for an unknown flag, or a missing folder.
     """
     from runner.data.columns.split_setting import parse_duration
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup

@@ -12,8 +12,8 @@ from runner.cli.flags import setting_hint
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, nearest_hint
 
-# verb -> what it does. A function of its name, in a module of its name, takes the words after the
-# verb and the allowed packages, and returns the exit code.
+# verb -> its description. The function of the same name, in a module of that name, takes the words
+# after the verb and the allowed packages, and returns the exit code.
 VERBS = {
     "ls": "[GROUP[=OPTION]]: list groups, options and keys",
     "explain": "KEY [overrides]: describe a key, its value, and the file that set it",
@@ -50,7 +50,7 @@ VERBS = {
 
 
 _EVALUATE, _SWEEP = "`python -m runner loop=eval run=DIR`", "`python -m runner -m KEY=A,B`"
-# verbs of other tools -> the command here
+# verbs of other tools -> the equivalent command
 OTHER_WORDS = {
     **dict.fromkeys(("train", "fit", "run", "start"), "`python -m runner [KEY=VALUE ...]`"),
     **dict.fromkeys(("eval", "evaluate", "test", "validate"), _EVALUATE),
@@ -75,7 +75,7 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
     """Run a verb; return its exit code.
 
     Raises:
-        UserError: for a verb that does not exist, naming the nearest.
+        UserError: for an unknown verb, naming the nearest.
     """
     word, *rest = argv
     if word not in VERBS:
@@ -92,7 +92,7 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
     if "--help" in rest or "-h" in rest:
         verb_parser(word).print_help()
         return 0
-    # With a handler here FBGEMM adds none, which would print again what a view has printed.
+    # With a handler here FBGEMM adds none, which would print lines of a view a second time.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         return int(getattr(_import_module(word), word.replace("-", "_"))(rest, allow))

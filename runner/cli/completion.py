@@ -14,7 +14,7 @@ _PATH_VERBS = (
     *("report", "diff", "clean", "schema", "predict", "serve", "apply", "histories", "board"),
     *_RUN_VERBS,
 )
-# endings of keys that take a path: those of config/paths.py, and folders of results
+# endings of keys that take a path: as in config/paths.py, and result folders
 _PATH_KEYS = (
     *(".path", ".init_from", ".schema", "_path", ".learnt", ".write_to", ".dir"),
     *(".tls_roots", ".to", ".rows_from", ".hard_table"),
@@ -76,7 +76,7 @@ SCRIPTS = {"bash": BASH_SCRIPT, "zsh": ZSH_SCRIPT}
 
 
 def completion(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Print the script for a shell, or the candidates for the last word.
+    """Print the script for a shell, or the completions of the last word.
 
     Raises:
         UserError: for another shell.
@@ -94,7 +94,7 @@ def completion(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def make_parser() -> VerbParser:
-    """Return the parser that shows what `completion` takes."""
+    """Return the parser, which shows the arguments of `completion`."""
     parser = VerbParser(
         "completion",
         "Print a script that completes words in a shell.\n"
@@ -105,9 +105,9 @@ def make_parser() -> VerbParser:
 
 
 def complete_words(words: Sequence[str]) -> Iterator[str]:
-    """Yield what the last word may become, given those before it.
+    """Yield the completions of the last word, given those before it.
 
-    Nothing at all lets the shell complete files.
+    Without completions the shell completes file names.
     """
     from runner.cli.commands import VERBS, verb_parser
 
@@ -154,7 +154,7 @@ def _known_options(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[st
 
     try:
         folders, _ = extract_config_dirs(before)
-    except UserError:  # the folder has not been typed yet
+    except UserError:  # the folder is not completely typed yet
         folders = []
     given = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
     groups: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, raise_combined, system_errors
 
-DRAIN_S = 5.0  # for what is under way; trainings ask elsewhere for what is cut off
+DRAIN_S = 5.0  # for running requests; trainings repeat interrupted ones elsewhere
 
 
 def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
         The exit code: 128 and the number of the signal.
 
     Raises:
-        UserError: for mistakes in the words or the data, and an address that is in use.
+        UserError: for errors in the words or the data, and an address that is in use.
     """
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed, with_row_count
@@ -39,8 +39,8 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed)
-    set_thread_environment(1)  # NumPy and Arrow do the work, on as many threads as there are calls
-    keep_freed_memory()  # as a training does
+    set_thread_environment(1)  # NumPy and Arrow do the work, in one thread per call
+    keep_freed_memory()  # as in training
     quiet_fx()
     server = _open_server(given, composed.config["dataset"], allowed)
     end_imports()
@@ -48,7 +48,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
-    """Return the overrides that choose a dataset, with what `--schema` stands for."""
+    """Return the overrides that choose a dataset, with the expansion of `--schema`."""
     from runner.config.hydra_text import quote_hydra_value
 
     if schema is None:
@@ -60,7 +60,7 @@ def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
 
 
 def _dataset_of(schema: Path) -> str:
-    """Return the option for the files that a YAML names, by their ending; Parquet in doubt."""
+    """Return the option for the files named in a YAML, by their ending; Parquet if unclear."""
     from runner.data.columns.schema_yaml import read_schema_file
     from runner.data.files.file_list import SUFFIXES
 
@@ -137,7 +137,7 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
 
 
 def _run(server: Any, given: Namespace) -> int:
-    """Say where it serves, and what, and wait for a signal. Trainings go on elsewhere."""
+    """Print its address and data, and wait for a signal. Trainings then use other servers."""
     received: list[int] = []
     ended = threading.Event()
 

@@ -14,7 +14,7 @@ from runner.rundir.run_files import read_config, read_meta
 
 
 def diff(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Show how two runs differ; return 0, since a difference is no failure.
+    """Show how two runs differ; return 0, since a difference is not a failure.
 
     Raises:
         UserError: for anything but two run directories.

@@ -17,9 +17,9 @@ from runner.machine.cores import cpu_name, set_thread_environment, usable_cores
 from runner.machine.free_memory import available_memory_bytes
 from runner.machine.imports import is_installed
 
-# torch -> the FBGEMM and TorchRec that are built for it (https://pypi.org/project/fbgemm-gpu/)
+# torch -> the matching FBGEMM and TorchRec (https://pypi.org/project/fbgemm-gpu/)
 PAIRS = {"2.11": ("1.6", "1.6"), "2.12": ("1.7", "1.7"), "2.13": ("1.8", "1.8")}
-# extra of the package -> a module that it brings, and what it is for
+# extra of the package -> a module that it installs, and its purpose
 EXTRAS = {
     "kafka": ("confluent_kafka", "dataset=kafka"),
     "avro": ("fastavro", "dataset=avro"),
@@ -37,10 +37,10 @@ _SHOWN = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "hydra-core", "py
 
 
 def doctor(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Print what a run finds here.
+    """Print the hardware and packages that a run would use.
 
     Returns:
-        0; 1 if something would keep a run from working.
+        0; 1 if something would prevent a run.
     """
     make_parser().parse(words)
     is_ill, width = False, shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
@@ -62,7 +62,7 @@ def make_parser() -> VerbParser:
 
 
 def _findings() -> Iterator[tuple[str, str, str | None]]:
-    """Yield what there is: a name, its value, and what is wrong with it."""
+    """Yield findings: a name, its value, and the problem if there is one."""
     set_thread_environment(None)
     yield "packages", *_packages()
     cores, load = usable_cores(), os.getloadavg()[0]

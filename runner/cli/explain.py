@@ -30,14 +30,14 @@ _CHANGES = {
     "in global_batch": "enters the signature as a factor of the rows of an update: another number "
     "of rows is another run",
 }
-_FIRST_GROUPS = ("experiments", "recipe", "search")  # they win over the options of other groups
+_FIRST_GROUPS = ("experiments", "recipe", "search")  # they override other groups' options
 
 
 def explain(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Print what a key of the configuration is, and where its value comes from.
+    """Print the description of a key, and the origin of its value.
 
     Raises:
-        UserError: for a key that does not exist, naming the nearest, and for wrong overrides.
+        UserError: for an unknown key, naming the nearest, and for wrong overrides.
     """
     from runner.config.compose import compose_job
 
@@ -112,7 +112,7 @@ def make_parser() -> VerbParser:
 def _sources(
     composed: ComposedConfig, groups: Mapping[str, Any]
 ) -> Iterator[tuple[Path, list[OptionField]]]:
-    """Yield the files of the chosen options with their keys, those that win over others first."""
+    """Yield the files of the chosen options with their keys, in order of precedence."""
     chosen = [(g, str(o)) for g, o in composed.choices.items() if o is not None and g in groups]
     for group, names in sorted(chosen, key=lambda choice: choice[0] not in _FIRST_GROUPS):
         options = {option.name: option.path for option in groups[group]}
@@ -123,7 +123,7 @@ def _sources(
 
 
 def _with_bases(path: Path, group: str) -> Iterator[tuple[Path, list[OptionField]]]:
-    """Yield an option's file, and then those that its defaults list names in its own group."""
+    """Yield an option's file, and then those of its own group in its defaults list."""
     yield path, read_fields(path, group.replace("/", "."))
     content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     for base in content.get("defaults", ()):
@@ -142,7 +142,7 @@ def _set_by(
         name = own_key(name, composed.config.get("model", {}).get("net", {}))
         if f"{key}.".startswith(f"{name}.") and name not in groups:
             return f"{word} of this command{_default(settings)}"
-    for note in composed.notes:  # on keys that follow from others
+    for note in composed.notes:  # on derived keys
         named = re.split("[ =,;()]+", note)
         if key in named or ("." in (parent := key.rpartition(".")[0]) and parent in named):
             return f"{note}{_default(settings)}"
@@ -162,7 +162,7 @@ def _default(settings: Sequence[tuple[Path, OptionField]]) -> str:
 
 
 def _place(path: Path, key: str) -> str:
-    """Return a file, as seen from the folder of groups, and the line where it sets a key."""
+    """Return a file, relative to the folder of groups, and the line where it sets a key."""
     node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     line = 1
     parts = key.split(".")
@@ -172,7 +172,7 @@ def _place(path: Path, key: str) -> str:
             line, node = found[0].start_mark.line + 1, found[1]
         elif line > 1:
             break
-        parts.pop(0)  # the first parts name the option's own node
+        parts.pop(0)  # the first parts are the option's own node
     shown = path.relative_to(CONF.parent) if path.is_relative_to(CONF.parent) else path
     return f"{shown}:{line}"
 

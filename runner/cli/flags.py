@@ -1,4 +1,4 @@
-"""The flags of the command line: ours are read here, Hydra's by Hydra's own parser."""
+"""The flags of the command line: ours are parsed here, Hydra's by Hydra's parser."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Flags:
     package: str | None
     resolve: bool
     help: bool
-    dry_run: bool  # ours: list the jobs of a sweep, and which are done
+    dry_run: bool  # ours: list the jobs of a sweep, and their state
     rerun: bool  # ours: `--rerun changed` repeats the jobs that ran with other code
     is_hydra_only: bool  # --hydra-help, --info and --shell-completion, which Hydra answers alone
-    argv: tuple[str, ...]  # flags before overrides, as Hydra's parser wants it
+    argv: tuple[str, ...]  # flags before overrides, as required by Hydra's parser
 
 
 def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -41,7 +41,7 @@ def extract_allow(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 def _extract_values(
     argv: Sequence[str], flags: Sequence[str], without_value: UserError
 ) -> tuple[list[str], list[str]]:
-    """Return the values of a flag, which may come several times, and the other words."""
+    """Return the values of a flag, which may be repeated, and the other words."""
     values: list[str] = []
     rest: list[str] = []
     words = iter(argv)
@@ -62,8 +62,8 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     """Parse a command line without a verb and without `--allow`.
 
     Raises:
-        UserError: for a flag that neither we nor Hydra know, naming the nearest, and for one that
-            has no effect without another.
+        UserError: for an unknown flag, naming the nearest, and for one that has no
+            effect without another.
     """
     from hydra._internal.utils import get_args_parser
 
@@ -76,7 +76,7 @@ def parse_flags(argv: Sequence[str]) -> Flags:
     words, rerun = extract_rerun([w for w in words if w != "--dry-run"])
     try:
         args, unknown = parser.parse_known_intermixed_args(words)
-    except argparse.ArgumentError as error:  # such as -model, which argparse reads as -m
+    except argparse.ArgumentError as error:  # such as -model, which argparse parses as -m
         dashed = [i for i, word in enumerate(words) if word.startswith("-")]
         meant = [hint for i in dashed if (hint := setting_hint(words[i], words[i + 1 :]))]
         raise UserError(f"{error}{''.join(meant[:1])}") from error
@@ -116,7 +116,7 @@ def setting_hint(word: str, rest: Sequence[str]) -> str:
 
     Args:
         word: such as `--model`, `--model=dcn` or `trainer.max_steps`.
-        rest: the words after it, of which the first may be the value.
+        rest: the words after it, the first of which may be the value.
     """
     key, _, value = word.lstrip("-").partition("=")
     group = key.split(".")[0]
@@ -128,12 +128,12 @@ def setting_hint(word: str, rest: Sequence[str]) -> str:
 
 
 def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None:
-    """Refuse the flags that a command would pass over, and train where a list was asked for.
+    """Refuse flags that a command would ignore, such as training when a list was requested.
 
     Args:
         flags: of the command line.
-        why: what the command does instead; it ends each message.
-        taken: the flags that the command takes.
+        why: the reason, which ends each message.
+        taken: the flags that the command accepts.
 
     Raises:
         UserError: with every such flag.
@@ -156,7 +156,7 @@ def extract_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
     """Return the words without `--rerun changed`, and whether that was among them.
 
     Raises:
-        UserError: for another value than `changed`.
+        UserError: for a value other than `changed`.
     """
     words = [part for w in argv for part in (w.split("=", 1) if w.startswith("--rerun=") else [w])]
     if "--rerun" not in words:
@@ -172,7 +172,7 @@ def extract_rerun(argv: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the folders of `--config-dir`, which may come several times, and the other words.
+    """Return the folders of `--config-dir`, which may be repeated, and the other words.
 
     Raises:
         UserError: for a flag without a folder.
@@ -182,7 +182,7 @@ def extract_config_dirs(argv: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def is_search(overrides: Sequence[str]) -> bool:
-    """Return whether a command line asks for a search. The jobs of a search forbid it."""
+    """Return whether a command line requests a search. The jobs of a search forbid it."""
     words = [o.lstrip("+") for o in overrides]
     return any(w.startswith("search=") for w in words) and not is_single_run(overrides)
 

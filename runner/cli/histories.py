@@ -13,7 +13,7 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
     """Write the histories of all users in some events.
 
     Raises:
-        UserError: for mistakes in the words, for a run that has learnt from no events, and for
+        UserError: for errors in the words, for a run that was not trained on events, and for
             events that cannot be read.
     """
     from runner.launch import print_status

@@ -1,4 +1,4 @@
-"""Flags that only show something: `--cfg`, `--help`, and Hydra's own such as `--info`."""
+"""Flags that only print something: `--cfg`, `--help`, and Hydra's own such as `--info`."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ Where to look next
 
 
 def answer_hydra_flags(flags: Flags) -> int:
-    """Show what the flags ask for; return the exit code.
+    """Print what the flags request; return the exit code.
 
     Raises:
-        ConfigError: for what Hydra, or `--cfg`, cannot show.
+        ConfigError: if Hydra, or `--cfg`, cannot print it.
     """
     if flags.help:
         return show_help(flags)
@@ -78,10 +78,10 @@ def show_help(flags: Flags) -> int:
 
 
 def show_config(flags: Flags) -> int:
-    """Print what would run, without checking the rules: `--cfg job|hydra|all`.
+    """Print the configuration of the job, without checking the rules: `--cfg job|hydra|all`.
 
     Raises:
-        ConfigError: for overrides that cannot be applied, and if `--package` names no node.
+        ConfigError: for overrides that cannot be applied, and if `--package` is not a node.
     """
     composed = compose_job(flags.overrides, config_dirs=flags.config_dirs)
     raise_combined(composed.problems)

@@ -19,10 +19,10 @@ _FIXED = ("trainer.num_processes=1", "trainer.compile=false", "metrics.slice_by=
 
 
 def importance(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Measure the features of a run, print a table, and keep it in the run directory.
+    """Measure the features of a run, print a table, and save it in the run directory.
 
     Raises:
-        UserError: for mistakes in the words and settings, before torch is imported.
+        UserError: for errors in the words and settings, before torch is imported.
     """
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed
@@ -107,7 +107,7 @@ def make_parser() -> VerbParser:
 
 
 def _check_words(given: argparse.Namespace) -> None:
-    """Check what can be judged from the words alone.
+    """Check everything that follows from the words alone.
 
     Raises:
         UserError: with every mistake.
@@ -129,10 +129,10 @@ def _check_words(given: argparse.Namespace) -> None:
 
 
 def _find_table(dataset: Mapping[str, Any], count: int) -> Any:
-    """Return the recipe of the table that a user has declared; of Criteo, the file as one.
+    """Return the recipe of a user's declared table; for Criteo, of its file as a table.
 
     Raises:
-        ConfigError: for a dataset without a declaration of its own, and for too many features.
+        ConfigError: for a dataset without such a table, and for too many features.
     """
     from runner.data.prepare.fingerprint import build_recipe
     from runner.data.sets.criteo import Criteo

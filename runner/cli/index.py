@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def index(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Make an index, or evaluate one, and say what was measured.
+    """Make an index, or evaluate one, and print the measurements.
 
     Raises:
-        UserError: for mistakes in the words, a model without items, or a package that is missing.
+        UserError: for errors in the words, a model without items, or a missing package.
     """
     from runner.config.targets import allowed_packages
     from runner.launch import changed_data_note, print_status
@@ -64,7 +64,7 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
 def _evaluate(
     config: Mapping[str, Any], model: Path, format_: str, allowed: Sequence[str], index: ItemIndex
 ) -> dict[str, Any]:
-    from runner.serving.index.evaluate_index import evaluate_index  # torch enters here
+    from runner.serving.index.evaluate_index import evaluate_index  # imports torch
 
     return evaluate_index(config, model, format_, index, allowed)
 

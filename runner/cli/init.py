@@ -31,10 +31,10 @@ ROWS, USERS, ITEMS = 20_000, 200, 50  # of data/clicks.csv
 
 
 def init(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Write a project into a new folder, and say how to train it.
+    """Write a project into a new folder, and print how to train it.
 
     Raises:
-        UserError: for a name that is no package's, and for a folder that holds something.
+        UserError: for a name that is not a package name, and for a folder that is not empty.
         OSError: if a file cannot be written; the folder is then removed again.
         KeyboardInterrupt: after Ctrl-C, likewise.
     """
@@ -50,7 +50,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
     except (OSError, KeyboardInterrupt):
-        shutil.rmtree(folder, ignore_errors=True)  # it was not there, or empty
+        shutil.rmtree(folder, ignore_errors=True)  # it was missing or empty
         raise
     print(
         f"made {folder}/: a table of {ROWS:,} clicks, a model, a task and their tests. Next:\n"
@@ -90,7 +90,7 @@ def render(name: str) -> dict[str, str]:
 
 
 def _check(folder: Path, name: str) -> None:
-    is_name = name.isascii() and name.isidentifier()  # as --allow takes one
+    is_name = name.isascii() and name.isidentifier()  # as required by --allow
     if not is_name or keyword.iskeyword(name) or name in ("conf", "data", "tests"):
         raise UserError(
             f"init {folder}: {name!r} cannot be the name of a package; take another name, of "
@@ -106,7 +106,7 @@ def _check(folder: Path, name: str) -> None:
 
 
 def _clicks() -> dict[str, str]:
-    """Draw the table of clicks: what users like depends on the item and on the price."""
+    """Draw the table of clicks: users' preferences depend on the item and on the price."""
     draw = np.random.default_rng(0)
     user, item = draw.integers(USERS, size=ROWS), draw.integers(ITEMS, size=ROWS)
     hour, price = draw.integers(24, size=ROWS), draw.lognormal(2, 1, size=ROWS)

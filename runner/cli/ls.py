@@ -21,7 +21,7 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     """List all groups, one group, or one option.
 
     Raises:
-        UserError: for a group or an option that does not exist, naming the nearest.
+        UserError: for an unknown group or option, naming the nearest.
     """
     given = make_parser().parse(words)
     words = given.group
@@ -70,9 +70,9 @@ def make_parser() -> VerbParser:
 
 
 def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:
-    """Print key, default and type in a line, and the description below it.
+    """Print key, default and type in one line, and the description below it.
 
-    The columns of a table would leave the description a word a line on a narrow terminal.
+    In columns, the description would get one word per line on a narrow terminal.
     """
     if not fields:
         return

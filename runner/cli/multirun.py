@@ -1,4 +1,4 @@
-"""`-m` and `search=NAME`: many jobs from one command line, each in a process of its own."""
+"""`-m` and `search=NAME`: many jobs from one command line, each in a separate process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from runner.sweep.run import SweepOptions, run_sweep
 from runner.sweep.search import find_idle_settings, plan_search
 from runner.sweep.space import MOST_VALUES, Space, listed_values, read_space
 
-# Keys of the default spaces that some models lack; any other key without a place is a mistake
+# Keys of the default spaces that some models lack; any other missing key is a mistake
 MODEL_KEYS = tuple(
     f"model.net.{name}"
     for name in ("embedding_dim", "embedding_dropout", "dropout", "norm", *HIDDEN_WIDTHS)
@@ -52,11 +52,11 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
 
     Args:
         overrides: of the command line.
-        config_dirs: the user's own folders, whose options a glob(...) may choose, too.
+        config_dirs: the user's folders, whose options a glob(...) may also choose.
 
     Raises:
-        ConfigError: for a grid without a job or of more than `MOST_VALUES`, or overrides that
-            cannot be read.
+        ConfigError: for a grid without a job or with more than `MOST_VALUES`, or overrides that
+            cannot be parsed.
     """
     parsed: list[Override] = [
         _with_options(o, config_dirs)
@@ -91,7 +91,7 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
 
 
 def _with_options(override: Override, config_dirs: Sequence[str]) -> Override:
-    """Return an override with the options of its group that its glob(...) matches, if it has one.
+    """Return an override with the options that match its glob(...), if it has one.
 
     Raises:
         ConfigError: if none matches.
@@ -117,15 +117,15 @@ def multirun(
 
     Args:
         flags: of the command line.
-        allowed: packages that a `_target_` may lie in.
-        allow: those of them that `--allow` named, for the command lines of the jobs.
-        make_starter: makes what starts the jobs.
+        allowed: packages in which a `_target_` may be.
+        allow: those of them from `--allow`, for the command lines of the jobs.
+        make_starter: makes the starter of the jobs.
 
     Raises:
         UserError: before anything has started or been written.
-        UnicodeEncodeError: likewise, if the name of the current folder is no text.
+        UnicodeEncodeError: likewise, if the name of the current folder is not valid text.
     """
-    os.getcwd().encode()  # the record of each job names it, so that all of them would fail
+    os.getcwd().encode()  # the record of each job contains it, so all of them would fail
 
     def check(overrides: Sequence[str]) -> CheckedJob:
         composed = compose_job(overrides, config_dirs=flags.config_dirs)
@@ -161,10 +161,10 @@ def multirun(
 def _split_search(
     base: ComposedConfig, parsed: Sequence[Override], allowed: Sequence[str]
 ) -> tuple[list[str], Space, SearchSettings]:
-    """Return the overrides that are fixed, the space, and the settings of a search.
+    """Return the fixed overrides, the space, and the settings of a search.
 
     Raises:
-        ConfigError: for several values of a key that holds for the whole sweep, and for every
+        ConfigError: for several values of a key that applies to the whole sweep, and for every
             other mistake.
     """
     problems: list[str] = []
@@ -202,7 +202,7 @@ def _split_search(
 
 
 def _with_own_keys(settings: SearchSettings, config: Mapping[str, Any]) -> SearchSettings:
-    """Return the settings of a search with `model.net.hidden` named as the model names it."""
+    """Return the settings of a search with `model.net.hidden` replaced by the model's own key."""
     net = config["model"]["net"]
     return replace(
         settings,
@@ -212,15 +212,15 @@ def _with_own_keys(settings: SearchSettings, config: Mapping[str, Any]) -> Searc
 
 
 def _has_key(config: Mapping[str, Any], key: str) -> bool:
-    """Return whether a configuration has a dotted key, whatever its value."""
+    """Return whether a configuration has a dotted key, with any value."""
     node, _, name = key.rpartition(".")
     return name in (get_key(config, node) or {})
 
 
 def _settings_of_each_job(settings: SearchSettings, parsed: Sequence[Override]) -> list[str]:
-    """Return `search.each_job` as overrides, without the keys that the command line gives.
+    """Return `search.each_job` as overrides, without the keys set on the command line.
 
-    A length there displaces one of the search, whichever of the two keys says it.
+    A length there replaces that of the search, even if it is set by the other key.
     """
     given = {o.key_or_group for o in parsed}
     given |= set() if given.isdisjoint(LENGTH_KEYS) else set(LENGTH_KEYS)

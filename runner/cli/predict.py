@@ -10,10 +10,10 @@ from runner.errors import UserError
 
 
 def predict(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Score files, and say where the result lies.
+    """Score files, and print the path of the result.
 
     Raises:
-        UserError: for mistakes in the words, the settings, the input or the output's folder.
+        UserError: for errors in the words, the settings, the input or the output's folder.
     """
     from runner.serving.predict.plan import make_plan
     from runner.serving.predict.run import predict_files

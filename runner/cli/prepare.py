@@ -26,10 +26,10 @@ UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Prepare a dataset, and say where its files are and how many rows they have.
+    """Prepare a dataset, and print the paths of its files and the number of their rows.
 
     Raises:
-        UserError: for mistakes in the words or the data, and for Ray that is not there.
+        UserError: for errors in the words or the data, and if Ray is not installed.
     """
     from runner.config.compose import compose_job
     from runner.config.composed_checks import check_composed, with_row_count
@@ -65,7 +65,7 @@ def parse_bytes(text: str) -> int:
     """Return the bytes of a size such as 1.5GB.
 
     Raises:
-        UserError: for anything else.
+        UserError: for any other text.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(MB|GB|TB)", text.upper())
     if not match:
@@ -76,10 +76,10 @@ def parse_bytes(text: str) -> int:
 def _prepare(
     dataset: Mapping[str, Any], ray_address: str | None, num_workers: int, memory: int | None
 ) -> str:
-    """Prepare a dataset, and return what is there now.
+    """Prepare a dataset, and return a description of the result.
 
     Raises:
-        UserError: for a dataset without files of its own, and for data that cannot be read.
+        UserError: for a dataset without its own files, and for data that cannot be read.
     """
     from runner.data.prepare.count_rows import count_rows, prepare_files
     from runner.data.prepare.fingerprint import build_recipe
@@ -111,7 +111,7 @@ def _prepare(
 
 @contextmanager
 def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) -> Iterator[Engine]:
-    """Give what works on the parts: a Ray cluster, several processes, or this one.
+    """Yield the engine for the parts: a Ray cluster, several processes, or this one.
 
     Raises:
         UserError: for a cluster that cannot be reached.

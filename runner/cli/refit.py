@@ -19,7 +19,7 @@ from runner.sweep.plan import override_key
 if TYPE_CHECKING:
     from runner.data.tabular.table_recipe import TableRecipe
 
-# What waits for a metric of held-out rows, of which there are none.
+# Settings that wait for a metric of held-out rows, which do not exist.
 _WITHOUT_RULES = (
     "trainer.early_stop.patience=null",
     "trainer.early_stop.threshold=null",
@@ -68,7 +68,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     if given.isdisjoint(LENGTH_KEYS):
         notes.append(said)
     else:
-        lengths = []  # nor the rates and the warm-up that belong to them
+        lengths = []  # nor the rates and the warm-up that depend on them
     own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
     composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
@@ -84,7 +84,7 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def make_parser() -> VerbParser:
-    """Return the parser that shows what `refit` takes."""
+    """Return the parser, which shows the arguments of `refit`."""
     parser = VerbParser(
         "refit",
         "Train the model of a run again from scratch on the rows of all splits of its table,\n"
@@ -102,7 +102,7 @@ def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
     """Return the table of a run.
 
     Raises:
-        UserError: for a dataset that is no table, and a run that held out no rows.
+        UserError: for a dataset that is not a table, and a run that held out no rows.
     """
     from runner.config.rules.loops import STREAM_DATASETS
     from runner.data.prepare.fingerprint import build_recipe
@@ -127,10 +127,10 @@ def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
 
 
 def _take_all_rows(recipe: TableRecipe) -> dict[str, Any]:
-    """Return the settings by which all rows of a table are for training."""
+    """Return the settings that make all rows of a table train rows."""
     split = recipe.row_split
     whole: dict[str, Any] = {}
-    if split.kind == "column":  # rows whose value is in no list stay outside
+    if split.kind == "column":  # rows whose value is in no list stay excluded
         values = [value for name in split.splits for value in split.of[name]]
         whole = {"column": split.column, "train": values}
     changes: dict[str, Any] = {"split": whole, "path": _paths(recipe)}
@@ -144,7 +144,7 @@ def _take_all_rows(recipe: TableRecipe) -> dict[str, Any]:
 
 
 def _paths(recipe: TableRecipe) -> list[str]:
-    """Return where the files of all splits are."""
+    """Return the paths of the files of all splits."""
     found: list[str] = []
     for key in ("path", "validation_path", "test_path"):
         paths = getattr(recipe, key)
@@ -157,10 +157,10 @@ def _paths(recipe: TableRecipe) -> list[str]:
 def _find_length(
     folder: Path, config: Mapping[str, Any], recipe: TableRecipe
 ) -> tuple[list[str], str]:
-    """Return the settings of the length, and a line that says what they are.
+    """Return the settings of the length, and a line that describes them.
 
     Raises:
-        UserError: for a run that is not done, or was never evaluated.
+        UserError: for a run that is not finished, or was never evaluated.
     """
     from runner.distributed.global_batch import configured_global_batch_size
 
@@ -176,7 +176,7 @@ def _find_length(
         )
     num_rows = read_json(folder / "data.json")["num_rows"]
     events = recipe.declared.interactions
-    if events is not None and events.train_on == "windows":  # of which there are about as many
+    if events is not None and events.train_on == "windows":  # whose number is about the same
         total = num_rows["train"]
     else:
         total = sum(num_rows.values())
@@ -188,7 +188,7 @@ def _find_length(
     warmup = config["scheduler"].get("warmup")
     if warmup and warmup >= 1:
         words.append(f"scheduler.warmup={min(warmup, updates)}")
-    if best == 0:  # the start itself was best, which the one update must not change
+    if best == 0:  # the initial weights were best, which the one update must not change
         words += ["optimizer.dense.lr=0", "optimizer.sparse.lr=0", "scheduler.warmup=0"]
     return words, (
         f"training on the rows of all splits with trainer.max_steps={updates}: as many updates for "

@@ -10,10 +10,10 @@ from runner.errors import UserError
 
 
 def report(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Print tables, and write a page to FILE or as `report.html` of the one run or sweep.
+    """Print tables, and write a page to FILE or as `report.html` of the single run or sweep.
 
     Raises:
-        UserError: for a flag that does not exist, or a folder that is no run or sweep.
+        UserError: for an unknown flag, or a folder that is not a run or sweep.
     """
     from runner.reporting.report.write import make_report
     from runner.rundir.mirror.fetch import local_run

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _RUN_DIR_KEY = "hydra.run.dir"
 _PLACES = tuple(
     f"dataset.{n}" for n in ("path", "validation_path", "test_path", "schema", "learnt")
-)  # that the data may have moved from
+)  # settings of paths, from which the data may have been moved
 
 
 def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     """Repeat a run.
 
     Returns:
-        0 if the result is the same bit for bit, 1 if it is not, else the exit code of the run.
+        0 if the result is the same bit for bit, 1 if it is not, otherwise the exit code of the run.
 
     Raises:
         UserError: before anything is started.
@@ -53,7 +53,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     check_parts(composed, allowed)
     spec = run_spec(composed)
     if any(not o.startswith("hydra.") for o in overrides):
-        # data that have moved are read where they are now, and compared with what was recorded
+        # data that were moved are read at their new paths, and compared with the recorded hash
         places = [o for o in overrides if override_key(o) in _PLACES]
         original = run_spec(_compose(folder, meta, places, flags.config_dirs)).signature_fields
         if places and "data" in (recorded := meta.get("identity") or {}):
@@ -76,7 +76,7 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def make_parser() -> VerbParser:
-    """Return the parser that shows what `reproduce` takes."""
+    """Return the parser, which shows the arguments of `reproduce`."""
     parser = VerbParser(
         "reproduce",
         "Repeat a run in a new directory and compare the results bit for bit. Changes since the\n"
@@ -92,10 +92,10 @@ def make_parser() -> VerbParser:
 def _compose(
     folder: Path, meta: Mapping[str, Any], overrides: Sequence[str], config_dirs: Sequence[str]
 ) -> ComposedConfig:
-    """Return the run's own configuration, for an evaluation with the run that it evaluates.
+    """Return the run's own configuration, for an evaluation together with the evaluated run.
 
     Raises:
-        UserError: if that run does not exist any more.
+        UserError: if that run no longer exists.
     """
     from runner.config.compose import compose
     from runner.config.paths import drop_places_of_run
@@ -121,7 +121,7 @@ def _compose(
 def _check_same_signature(
     folder: Path, original: Mapping[str, Any], changed: Mapping[str, Any]
 ) -> None:
-    """Check that overrides do not make it another run.
+    """Check that overrides do not change the signature.
 
     Raises:
         UserError: naming the signed settings that differ.
@@ -137,9 +137,9 @@ def _check_same_signature(
 
 
 def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
-    """List what has changed since the run and may change its result.
+    """List changes since the run that may affect its result.
 
-    That is code, versions of packages, data, machine, and what counts as a setting.
+    These are code, versions of packages, data, machine, and the set of signed settings.
 
     Args:
         meta: of the run.
@@ -162,7 +162,7 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     for key, before, now in diff_settings(meta.get("identity") or {}, fields):
         if key == "data":
             drift.append(f"the data: fingerprint {before} then, {now} now")
-        elif not key.startswith("source."):  # settings that another version of the runner lacks
+        elif not key.startswith("source."):  # settings that another version does not have
             drift.append(f"{key}: {before} then, {now} now")
     if meta.get("cpus") != os.cpu_count():
         drift.append(f"the machine: {meta.get('cpus')} CPUs then, {os.cpu_count()} now")
@@ -181,10 +181,10 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
 def list_stream_drift(
     result: Mapping[str, Any], folder: Path, dataset: Mapping[str, Any]
 ) -> Iterator[str]:
-    """Yield what has changed of the files that a run had read from a folder as a stream.
+    """Yield the changes in files that a run had read from a folder as a stream.
 
-    The stream grows, so that no fingerprint holds their content. The hash of the last one is known;
-    of the others the time tells.
+    The stream grows, so no fingerprint covers its content. The hash of the last file is known;
+    for the others the modification time is compared.
     """
     from runner.data.core.file_hashes import hash_file_anew
     from runner.data.streaming.folder import list_names
@@ -224,7 +224,7 @@ def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
     """Return a directory that does not exist yet.
 
     Raises:
-        UserError: if the directory that was asked for exists.
+        UserError: if the requested directory exists.
     """
     text = fill_template(composed.run_dir, name=composed.name, signature=signature)
     target, number = Path(text), 1
@@ -239,7 +239,7 @@ def _new_run_dir(composed: ComposedConfig, signature: str) -> Path:
 
 
 def _keep_tuned_values(composed: ComposedConfig, folder: Path, target: Path) -> None:
-    """Let a training use the values that its run has tuned: trials go by times, and find others.
+    """Make a training use the tuned values of its run: trials depend on time, and would differ.
 
     Raises:
         UserError: if they cannot be read, or the new directory cannot be written.

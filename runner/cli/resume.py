@@ -24,7 +24,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
     """Continue a run or a sweep. Only the given overrides change the run's own configuration.
 
     Raises:
-        UserError: for what cannot be resumed, before anything is changed.
+        UserError: if it cannot be resumed, before anything is changed.
     """
     from runner.config.compose import compose
     from runner.config.sent_runs import check_sent_places
@@ -62,7 +62,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
 
 
 def make_parser() -> VerbParser:
-    """Return the parser that shows what `resume` takes."""
+    """Return the parser, which shows the arguments of `resume`."""
     parser = VerbParser(
         "resume",
         "Continue a run in its directory from its newest complete checkpoint, or a sweep with\n"
@@ -81,12 +81,12 @@ def make_parser() -> VerbParser:
 
 
 def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
-    """Give the command of a sweep again, in its own directory.
+    """Repeat the command of a sweep, in its own directory.
 
-    Only what belongs to the sweep as a whole can be changed: slots, retries, number of trials.
+    Only settings of the sweep as a whole can be changed: slots, retries, number of trials.
 
     Raises:
-        UserError: for other overrides and flags, or if the sweep's command is not known.
+        UserError: for other overrides and flags, or if the sweep's command is unknown.
     """
     from runner.cli.multirun import multirun
     from runner.config.sent_runs import asks_of_machine
@@ -121,7 +121,7 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     words = [w for w in original.overrides if override_key(w) not in map(override_key, given)]
     words += [*given, f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
     if is_own and isinstance(cwd, str) and Path(cwd).is_dir():
-        os.chdir(cwd)  # relative paths of the command count from there
+        os.chdir(cwd)  # relative paths of the command are relative to it
     repeated = replace(original, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
     return multirun(repeated, allowed_packages(allow), allow)
 
@@ -129,9 +129,9 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
 def _check_sent_folders(
     folder: Path, named: Sequence[str], given: Sequence[str], cwd: object
 ) -> None:
-    """Check that a sweep that was sent leads into no folder: code in it could be taken for ours.
+    """Check that a received sweep does not enter a folder, where code could be mistaken for ours.
 
-    Relative paths of its command (`named`) count from `cwd`, in which it was given.
+    Relative paths of its command (`named`) are relative to its original folder `cwd`.
 
     Raises:
         UserError: for a folder.
@@ -151,14 +151,14 @@ def _check_sent_folders(
 
 
 def _leads_elsewhere(word: str) -> bool:
-    """Return whether a word names programs or machines that are to run jobs."""
+    """Return whether a word names programs or machines that would run jobs."""
     key = override_key(word)
     own = ("hydra.sweep.dir", "hydra.mode")
     return re.match(r"(hydra|remote)([./]|$)", key) is not None and key not in own
 
 
 def _check_flags(folder: Path, flags: Flags) -> None:
-    """Check that the words ask for the same run in the same place.
+    """Check that the words request the same run in the same directory.
 
     Raises:
         UserError: for a word that does not.
@@ -182,7 +182,7 @@ def _check_flags(folder: Path, flags: Flags) -> None:
 
 
 def describe_schedule_change(config: Mapping[str, Any], changed: set[str]) -> str:
-    """Return a note on what another length does to the schedule; empty if nothing."""
+    """Return a note on the effect of another length on the schedule; empty if there is none."""
     scheduler = config.get("scheduler") or {}
     kind = scheduler.get("kind") or scheduler.get("_target_")
     warmup = scheduler.get("warmup") or 0

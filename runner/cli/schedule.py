@@ -1,6 +1,6 @@
-"""`schedule`: draws the learning rates of a configuration, or of a run, over its updates.
+"""`schedule`: plots the learning rates of a configuration, or of a run, over its updates.
 
-torch is imported only where the length of an epoch is needed and only the prepared data tell it.
+torch is imported only if the length of an epoch is needed and only the prepared data determine it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LearningRate:
     """The learning rate of one optimizer."""
 
     name: str
-    base_lr: float | None  # None: the default of its class, which only torch knows
+    base_lr: float | None  # None: the default of its class, known only to torch
     factor: LRFactor
     warmup: Any  # as in the configuration
     kind: str
@@ -59,7 +59,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     """Print a chart and the rates at key points; `--out` writes the chart to a file.
 
     Raises:
-        UserError: for mistakes in the configuration, in the flags, or in writing the file.
+        UserError: for mistakes in the configuration or the flags, or if the file cannot be written.
     """
     from runner.config.compose import compose, compose_job
     from runner.config.composed_checks import check_composed, with_row_count
@@ -94,7 +94,7 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
 def build_learning_rates(
     config: Mapping[str, Any], length: ScheduleLength, allowed: Sequence[str] = ()
 ) -> list[LearningRate]:
-    """Return the rates of every optimizer of a configuration, as the training will set them."""
+    """Return the rates of every optimizer of a configuration, as training will set them."""
     optimizer = config["optimizer"]
     scaling = config["trainer"].get("lr_scaling") or {"rule": "constant", "batches": None}
     scale = lr_scale_factor(scaling["rule"], scaling["batches"])
@@ -112,8 +112,8 @@ def build_learning_rates(
     for i, part in enumerate(parse_parameter_groups(optimizer)):
         if part.frozen:
             continue
-        # Only the model knows which parameters a pattern owns. Its settings, or else its text, tell
-        # whether these are tables.
+        # Only the model determines which parameters a pattern owns. Its settings, or its text,
+        # show whether these are tables.
         sides = [s for s in ("dense", "sparse") if getattr(part, s) is not None]
         for side in sides or ["sparse" if TABLE_PREFIX.rstrip(".") in part.pattern else "dense"]:
             settings = getattr(part, side) or optimizer[side]
@@ -138,7 +138,7 @@ def _build_learning_rate(
     scaled = None if full is None else full * scale
     total, per_epoch = length.num_updates, length.updates_per_epoch
     if "_target_" in node:
-        from runner.training.builder import build_any_schedule  # torch knows what is a part
+        from runner.training.builder import build_any_schedule  # torch is needed to recognise parts
 
         own = build_any_schedule(
             node, where=where, total_steps=total, steps_per_epoch=per_epoch, allowed=allowed
@@ -180,7 +180,7 @@ def _picture(text: str) -> Path:
 
 
 def _length(config: Mapping[str, Any], rows: int | None, allowed: Sequence[str]) -> ScheduleLength:
-    """Return the updates of the run, and of an epoch where the configuration counts in epochs."""
+    """Return the updates of the run, and of an epoch if the configuration counts in epochs."""
     trainer = config["trainer"]
     dataset = config["dataset"]
     if rows is not None:
@@ -215,16 +215,16 @@ def _count_rows(dataset: Mapping[str, Any], allowed: Sequence[str]) -> int:
 
 
 def _sampled_updates(total: int) -> list[int]:
-    """Return the updates that are drawn: all of them, or an even sample of very many."""
+    """Return the updates to plot: all of them, or an even sample of very many."""
     if total <= MAX_POINTS:
         return list(range(1, total + 1))
     return sorted({1 + round(i * (total - 1) / (MAX_POINTS - 1)) for i in range(MAX_POINTS)})
 
 
 def _chart(rates: Sequence[LearningRate], length: ScheduleLength) -> Chart:
-    """Draw each rate as a fraction of its full rate, since full rates may differ very much.
+    """Plot each rate as a fraction of its full rate, since full rates may differ very much.
 
-    Equal curves are drawn once.
+    Equal curves are plotted once.
     """
     updates = _sampled_updates(length.num_updates)
     curves: dict[tuple[float, ...], list[LearningRate]] = {}

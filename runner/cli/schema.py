@@ -34,33 +34,33 @@ REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "metrics.eval=[mae,mse,rmse,r2]"'
     ' "checkpoint.monitor={metric: validation/loss, direction: min}"'
 )
-# A model that starts as logistic or linear regression, and leaves it where validation gains. The
-# loss decides what the best weights are: over few rows it is less a matter of luck than the AUC.
+# A model that starts as logistic or linear regression, and leaves it while validation improves.
+# The loss selects the best weights: over few rows it is less a matter of chance than the AUC.
 START = " model=wide_and_deep checkpoint.init_linear=true"
-# Dot products of ids find which users like which items, of which neither a linear model nor a
-# network knows; they begin as factors of the train rows, which are found where each id has few, or
+# Dot products of ids learn which users like which items, which neither a linear model nor a
+# network can; they start as factors of the train rows, which are computed if each id has few, or
 # near zero, where the regression is. An L2 that keeps the vector of one id small is too strong for
-# a history, whose vectors are added and point the same way, and for classes, which weigh the
-# products of each dimension by themselves.
+# a history, whose vectors are summed and point the same way, and for classes, which weight the
+# products of each dimension separately.
 PAIRS = " model.net.pairs=%s model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
 PAIRS_L2, HISTORY_L2, CLASSES_L2 = "0.02", "0.005", "0.007"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
-FEW_ITEMS = 2048  # which are all compared with the right one, as cheaply as drawn ones
+FEW_ITEMS = 2048  # all of which can be compared with the right one, as cheaply as samples
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
 SKIP_BAD_ROWS = " dataset.on_bad_rows=skip dataset.max_bad_rows=1000000000"
 NEXT_ITEM_OVERRIDES = "model=sasrec optimizer=adam"
-# Of few rows, tables in small steps learn no rare ids by heart before the network, which adds
-# nothing at the start, has found what the regression lacks. Dot products would not leave zero in
-# small steps; there the network takes steps that are larger still. Its average wavers less.
+# With few rows, tables with small rates do not memorise rare ids before the network, which adds
+# nothing at the start, has learnt what the regression lacks. Dot products would not leave zero with
+# small rates; there the network has larger rates still. Its average fluctuates less.
 FEW_ROWS_STEPS = " optimizer.sparse.lr=0.003 optimizer.dense.lr=0.002"
 FEW_ROWS_STEPS_OF_PAIRS = " optimizer.dense.lr=0.01"
 AVERAGE = " trainer.ema.decay=0.99"
-# Few rows are learnt better by several networks that share their matrices, and numbers that work
-# together are found sooner in waves. Of more rows the gain is small, and the time grows.
+# Few rows are learnt better by several networks that share their matrices, and interactions of
+# numbers are found sooner with waves. With more rows the gain is small, and the time grows.
 MEMBERS, MEMBERS_ROWS = " model.net.members=8", 20_000
 PERIODIC = " model.net.periodic=true"
-# More rows tell more of each id; of a million and more the time would grow, too.
+# More rows show more about each id; from a million on the time would grow, too.
 LARGER_ROWS = 1_000_000
 LARGER = ' model.net.embedding_dim=32 "model.net.deep=[256,128]"'
 
@@ -69,7 +69,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     """Print a table of the columns, and write the proposal to FILE or print it.
 
     Raises:
-        UserError: for flags that do not exist, and for files that cannot be read or differ.
+        UserError: for unknown flags, and for files that cannot be read or differ.
     """
     given = make_parser().parse(words)
     if len(given.paths) != 1:
@@ -82,7 +82,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError(f"--task {given.task}: one of {', '.join(TASKS)}{hint}")
     hints = _read_hints(given)
     command = shlex.join(["schema", *words])
-    while True:  # until nothing has to be asked any more
+    while True:  # until no question remains
         try:
             proposal = propose_schema(path, given.validation, given.test, hints)
             break
@@ -197,7 +197,7 @@ def _ask_for_columns(
 
 
 def write_new_file(path: Path, text: str) -> None:
-    """Write a new file. A file that exists may have been written by hand, and so is kept.
+    """Write a new file. An existing file may have been written by hand, so it is not replaced.
 
     Raises:
         UserError: if the file exists or cannot be written.
@@ -215,7 +215,7 @@ def write_new_file(path: Path, text: str) -> None:
 
 
 def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
-    """Return what is to be done with the file: a command that trains, or what is missing."""
+    """Return what to do with the file: a command that trains, or what is missing."""
     data = f"dataset={proposal.format} {shell_override('dataset.schema', out)}"
     if proposal.interactions is not None:
         distinct = {f.name: f.num_distinct for f, _ in proposal.columns}
@@ -270,7 +270,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
 
 
 def _has_plain_numbers(proposal: SchemaProposal) -> bool:
-    """Tell whether there are numbers, and no vectors, whose places would be as many numbers."""
+    """Return whether there are numbers but no vectors, whose elements would be many numbers."""
     given = [role.settings for _, role in proposal.with_role("numeric")]
     given += proposal.more_numbers.values()
     return bool(given) and not any("size" in settings for settings in given)
@@ -279,10 +279,10 @@ def _has_plain_numbers(proposal: SchemaProposal) -> bool:
 def _scale_overrides(
     deviations: Mapping[str, float], links: Collection[str], *, alone: bool
 ) -> str:
-    """Return the scales in which labels that are numbers are learnt, and their parts of the loss.
+    """Return the scales at which numeric labels are learnt, and their weights in the loss.
 
     A squared error is as large as a label's variance, and a deviance with a log link as the root of
-    the deviation: beside other labels they count in that unit. A logarithm has no unit.
+    the deviation: with other labels they are counted in that unit. A logarithm has no unit.
 
     Args:
         deviations: of the labels, by name.
@@ -302,7 +302,7 @@ def _scale_overrides(
 
 
 def _num_rows(proposal: SchemaProposal) -> int:
-    """Return how many rows the files of the train split have; of a large text file, were read."""
+    """Return the number of rows of the train split's files; of a large text file, of those read."""
     return proposal.num_train_rows or proposal.columns[0][0].num_rows
 
 

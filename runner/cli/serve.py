@@ -13,7 +13,7 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve a model until a signal.
 
     Raises:
-        UserError: for mistakes in the words, a damaged model, and an address that is in use.
+        UserError: for errors in the words, a damaged model, and an address that is in use.
     """
     from runner.machine.cores import set_thread_environment, usable_cores
     from runner.serving.server.settings import ServeSettings, bind, check_settings

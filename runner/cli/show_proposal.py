@@ -1,4 +1,4 @@
-"""Prints what `schema` proposes for a table: a line a column, and notes."""
+"""Prints the proposal of `schema` for a table: one line per column, and notes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
 
 
 def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
-    """Return a line on the whole numbers that are taken as ids, and one on the others."""
+    """Return a line on the integers that are proposed as ids, and one on the others."""
     notes = []
     for role, as_what, flag, other in (
         ("categorical", ("ids", "an id"), "--numeric", ("them into numbers", "it into a number")),
@@ -78,7 +78,7 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
 
 
 def _join_families(names: Sequence[str]) -> list[str]:
-    """Write C1, C2 and C3 as C{1..3}, as flags take it."""
+    """Write C1, C2 and C3 as C{1..3}, the syntax of flags."""
     joined: list[tuple[str, int, int]] = []
     for name in names:
         match = re.fullmatch(r"(.*?)(0|[1-9]\d*)", name)

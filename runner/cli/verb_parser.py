@@ -1,4 +1,4 @@
-"""The parser of a verb's words: one declaration for its flags, its `--help` and the completion."""
+"""The parser of a verb's words: one declaration for its flags, `--help` and completion."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.errors import UserError, unknown_flag
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Fits what a verb does to the width; lines with a space before them, examples, stay whole."""
+    """Wraps the description of a verb; indented lines, the examples, are kept whole."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if "\n " in text:
@@ -28,7 +28,7 @@ class VerbParser(argparse.ArgumentParser):
 
     Args:
         verb: the first word of the command line.
-        about: what the verb does, in whole sentences.
+        about: the description of the verb, in whole sentences.
         examples: command lines, without `python -m runner`.
     """
 
@@ -45,7 +45,7 @@ class VerbParser(argparse.ArgumentParser):
         self.verb = verb
 
     def add_words(self, name: str, metavar: str, about: str) -> None:
-        """Add the words that are no flags, any number of them."""
+        """Add positional words, any number of them."""
         self.add_argument(name, nargs="*", metavar=metavar, help=about)
 
     def add_value(
@@ -57,7 +57,7 @@ class VerbParser(argparse.ArgumentParser):
         *,
         default: Any = None,
     ) -> None:
-        """Add a flag with a value; `kind` makes it of the text."""
+        """Add a flag with a value; `kind` converts its text."""
         self.add_argument(flag, metavar=metavar, help=about, type=kind, default=default)
 
     def add_switch(self, flag: str, about: str) -> None:
@@ -77,7 +77,7 @@ class VerbParser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags that the verb knows, in the order of their declaration."""
+        """The flags of the verb, in order of declaration."""
         return tuple(
             text for a in self._actions for text in a.option_strings if text.startswith("--")
         )
@@ -86,7 +86,7 @@ class VerbParser(argparse.ArgumentParser):
         """Parse the words after the verb.
 
         Raises:
-            UserError: for a flag that does not exist, naming the nearest, or one without a value.
+            UserError: for an unknown flag, naming the nearest, or one without a value.
         """
         given, unknown = self.parse_own(words)
         if unknown:
@@ -114,7 +114,7 @@ class VerbParser(argparse.ArgumentParser):
             raise UserError(f"{self.verb}{name}: {problem}") from error
 
     def error(self, message: str) -> NoReturn:
-        """Raise what argparse would print.
+        """Raise the error that argparse would print.
 
         Raises:
             UserError: always.
@@ -125,7 +125,7 @@ class VerbParser(argparse.ArgumentParser):
 def split_run_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     """Return the run, its inputs and the settings among words; an empty text if no run is named.
 
-    A path such as `day=1/part.csv`, which exists, is no setting.
+    A path such as `day=1/part.csv`, if it exists, is not a setting.
     """
     is_setting = [bool(re.match(r"[~+]*[\w.@]+=", w)) and not os.path.exists(w) for w in words]
     run, *inputs = [word for word, setting in zip(words, is_setting) if not setting] or [""]
