@@ -1,6 +1,6 @@
 """Mergeable metrics. Settings and names are readable without torch.
 
-What is public is listed in `__init__.pyi`, and imported when it is first asked for.
+Public names are listed in `__init__.pyi` and imported at their first use.
 """
 
 import lazy_loader

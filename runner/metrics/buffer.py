@@ -1,4 +1,4 @@
-"""Training rows that wait to be counted: counting many at once costs a tenth of each update.
+"""Buffers training rows for the metrics: counting many at once costs a tenth of every update.
 
 B rows of a batch, N rows waiting, T tasks, P parts of the loss, C columns of the buffer.
 """
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from runner.batch import Prediction
 
-MAX_ROWS = 1 << 14  # rows that are counted at once fit the second-level cache
-MIN_ROOM = 16  # parts of the loss that there is room for; checkpoints have this shape
+MAX_ROWS = 1 << 14  # rows counted at once fit into the second-level cache
+MIN_ROOM = 16  # minimum number of parts of the loss in the buffer's shape, which checkpoints have
 
 
 @dataclass(frozen=True)
 class MetricRows:
-    """The rows that metrics are computed from."""
+    """The rows from which metrics are computed."""
 
     logits_BT: Tensor
     labels_BT: Tensor
@@ -31,47 +31,47 @@ WaitingBatch = tuple[Prediction, Sequence[Tensor]]  # with the parts of the loss
 
 
 class RowBuffer:
-    """A buffer whose shape changes with the parts of the loss alone.
+    """A buffer whose shape depends only on the number of parts of the loss.
 
     So a checkpoint can copy into it.
 
-    A checkpoint has the rows themselves. If they were counted for it, sums would be rounded in
-    another order than in a run that saves no checkpoint there. Batches are first kept as they are,
-    and copied into the buffer together: copies one by one would find none of it in the caches.
+    A checkpoint contains the rows themselves. If they were counted for it, sums would be rounded in
+    another order than in a run that saves no checkpoint there. Batches are first kept unchanged,
+    and copied into the buffer together: if copied one by one, it would not be in the caches.
     """
 
     def __init__(self, num_tasks: int, device: torch.device) -> None:
         self._num_tasks = num_tasks
         width = 2 * num_tasks + 1 + MIN_ROOM
         self._rows_CN = torch.zeros(width, MAX_ROWS, device=device)
-        self._count = torch.zeros(1, dtype=torch.int64)  # on the host: to read it takes no sync
+        self._count = torch.zeros(1, dtype=torch.int64)  # on the host: reading it needs no sync
         self._batches: list[WaitingBatch] = []  # not in the buffer yet
         self._num_batch_rows = 0  # rows of these batches
 
     def make_room(self, num_parts: int) -> None:
-        """Make room for so many parts of the loss, if there is less."""
+        """Make room for more parts of the loss, if there is less."""
         self._rows_CN = pad_rows(self._rows_CN, 2 * self._num_tasks + 1 + num_parts)
 
     def fits(self, num_rows: int) -> bool:
-        """Tell whether there is room for so many more rows."""
+        """Return whether there is room for so many more rows."""
         return int(self._count) + self._num_batch_rows + num_rows <= MAX_ROWS
 
     def add(self, prediction: Prediction, losses: Sequence[Tensor]) -> None:
         """Add a batch that fits. On CPU its memory must not change until `state` or `pop`."""
         self._batches.append((prediction, losses))
         self._num_batch_rows += len(prediction.weights_B)
-        if self._rows_CN.device.type != "cpu":  # a CUDA graph writes to the same memory again
+        if self._rows_CN.device.type != "cpu":  # a CUDA graph reuses the memory
             self._flush()
 
     def pop(self, num_parts: int) -> MetricRows | None:
-        """Empty the buffer and return its rows, None if there are none.
+        """Empty the buffer and return its rows, or None without rows.
 
-        They may be views of the buffer, to be used before anything is added.
+        They may be views of the buffer, valid until anything is added.
         """
-        if self._batches and int(self._count) == 0:  # without a way through the buffer
+        if self._batches and int(self._count) == 0:  # the buffer is not needed
             rows = make_metric_rows(self._batches)
             self.clear()
-            return MetricRows(*(t.float() for t in vars(rows).values()))  # as the buffer has them
+            return MetricRows(*(t.float() for t in vars(rows).values()))  # as in the buffer
         self._flush()
         stop, tasks = int(self._count), self._num_tasks
         if stop == 0:
@@ -102,13 +102,13 @@ class RowBuffer:
         self._batches, self._num_batch_rows = [], 0
 
     def rows_of_state(self, state: Mapping[str, Tensor]) -> MetricRows:
-        """Return the rows that wait in a state, such as another rank's, with all its parts."""
+        """Return the rows in a state, such as another rank's, with all parts of the loss."""
         rows_CN = state["pending"][:, : int(state["pending_count"])]
         return _metric_rows(rows_CN.to(self._rows_CN.device), self._num_tasks, len(rows_CN))
 
 
 def pad_rows(rows: Tensor, num_rows: int) -> Tensor:
-    """Return a tensor with rows of zeros added up to `num_rows`; itself if it has as many."""
+    """Return a tensor padded with rows of zeros to `num_rows`; itself if it has that many."""
     if len(rows) >= num_rows:
         return rows
     return torch.cat((rows, rows.new_zeros(num_rows - len(rows), *rows.shape[1:])))
@@ -125,7 +125,7 @@ def _metric_rows(rows_CN: Tensor, tasks: int, num_parts: int) -> MetricRows:
 
 
 def make_metric_rows(batches: Sequence[WaitingBatch]) -> MetricRows:
-    """Join the rows of batches, detached, in the form that metrics count them."""
+    """Concatenate the rows of batches, detached, in the form that metrics count."""
     predictions, losses = zip(*batches)
     weights_B = torch.cat([p.weights_B for p in predictions])
     parts = [torch.cat(part).detach() for part in zip(*losses)]

@@ -26,7 +26,7 @@ class CalibrationError(Metrics):
     """Expected calibration error of each binary task (Guo et al. 2017, arXiv:1706.04599, eq. 3).
 
     It is the sum over bins of |sum of labels - sum of probabilities|, over the weight of all rows.
-    The bins are equal parts of [0, 1]. A NaN among a task's logits or labels makes it NaN; rows of
+    The bins are equal parts of [0, 1]. A NaN in a task's logits or labels makes it NaN; rows of
     weight 0 do not count.
 
     Implements `Metrics`. The state is one tensor of a fixed shape: the sums of labels,
@@ -65,7 +65,7 @@ class CalibrationError(Metrics):
         probability_BT = torch.where(present_B1, logits_BT.sigmoid(), 0.0)
         labels_BT = torch.where(present_B1, labels_BT, 0.0)
         num_bins = self._sums_T3K.shape[2]
-        # a NaN falls into the first bin and makes its sums NaN
+        # a NaN is counted in the first bin and makes its sums NaN
         bin_BT = (probability_BT.nan_to_num(0.0) * num_bins).long().clamp_(max=num_bins - 1)
         bin_BT += 3 * num_bins * torch.arange(len(self._columns), device=bin_BT.device)
         flat = self._sums_T3K.view(-1)

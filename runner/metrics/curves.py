@@ -1,9 +1,9 @@
 """Areas under the ROC and precision-recall curves, weighted, exact or over bins.
 
-This is code of our own because torchmetrics 1.0.3 has no row weights and returns 0.0 as the AUROC
-of a single class. All functions work on levels: the positive and negative weight at each distinct
-score, ascending. Where the weights are whole numbers, every sum is exact, so that the order of rows
-cannot matter.
+This is our own code because torchmetrics 1.0.3 does not support row weights and returns 0.0 as the
+AUROC of one class. All functions work on levels: the positive and negative weight at each distinct
+score, ascending. If the weights are integers, every sum is exact, so that the order of rows
+does not matter.
 
 N rows, K levels (distinct scores, or bins), G groups.
 """
@@ -39,9 +39,9 @@ def group_by_score(
 
 
 def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, Floats]:
-    """Group rows of weight 1 by a sort of whole numbers: the score's bits, then the label.
+    """Group rows of weight 1 by sorting integers: the score's bits, then the label.
 
-    NumPy sorts numbers by vector instructions, and finds an order of them one by one: this takes
+    NumPy sorts numbers with vector instructions, but computes an argsort without: this takes
     half of the time.
     """
     sorted_N = _ordered_bits(scores_N).astype(np.int64)
@@ -56,18 +56,18 @@ def _group_labels_by_score(scores_N: Scores, labels_N: Floats) -> tuple[Floats, 
 
 
 def _ordered_bits(scores_N: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Return whole numbers in the order of scores, none of which is NaN."""
-    bits_N = (scores_N + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0, with which it ties
-    # The bits of positive numbers are ordered as the numbers, but for the sign those of negative
-    # ones the other way round.
+    """Return integers in the order of scores, none of which is NaN."""
+    bits_N = (scores_N + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0, to which it is equal
+    # The bits of positive numbers are ordered like the numbers; without the sign, those of negative
+    # ones are in reverse order.
     bits_N ^= (bits_N >> 31) & np.int32(0x7FFFFFFF)
     return bits_N
 
 
 def _order_by_group(groups_N: NDArray[np.int64], scores_N: Scores) -> NDArray[np.int64]:
-    """Return what `np.lexsort` does of scores within groups, rows that tie as they stand.
+    """Return the `np.lexsort` of scores within groups; the order of equal rows is kept.
 
-    NumPy sorts by digits only what has 16 bits: two such sorts for the scores, and one for each 16
+    NumPy uses a radix sort only for 16-bit values: two such sorts for the scores, and one per 16
     bits of the groups, take a fifth of the time.
     """
     if scores_N.dtype != np.float32 or np.isnan(scores_N).any():
@@ -84,7 +84,7 @@ def _order_by_group(groups_N: NDArray[np.int64], scores_N: Scores) -> NDArray[np
 
 
 def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
-    """Return the chance that a positive scores above a negative; NaN if there is one class only.
+    """Return the probability that a positive scores above a negative; NaN for a single class.
 
     Ties count half.
     """
@@ -112,7 +112,7 @@ def average_precision(positive_K: Floats, negative_K: Floats) -> float:
 
 
 def average_precision_error(positive_K: Floats, negative_K: Floats) -> float:
-    """Return how far binning can move `average_precision`, by the order of rows in each bin."""
+    """Return the maximum change of `average_precision` by binning, from the order within bins."""
     total = positive_K.sum()
     if not total > 0:
         return math.nan
@@ -129,7 +129,7 @@ def grouped_roc_auc(
 ) -> tuple[float, float]:
     """Return the mean of the groups' ROC areas, weighted by their rows' weight, and unweighted.
 
-    The weighted one is GAUC (Zhou et al., arXiv:1706.06978, eq. 7). Groups with one class only are
+    The weighted one is GAUC (Zhou et al., arXiv:1706.06978, eq. 7). Groups with a single class are
     left out; if all are, both means are NaN.
     """
     if not len(groups_N):

@@ -35,12 +35,12 @@ def make_metrics(
 
     Args:
         exact: True for an evaluation, False for the cheap metrics of training.
-        own: those of `metrics.own`, for evaluations.
-        name_values: tells what the values are called that rows are sliced by; see
+        own: the metrics of `metrics.own`, for evaluations.
+        name_values: returns names for values by which rows are sliced; see
             `Dataset.name_values`. None: they have no names.
 
     Raises:
-        ConfigError: if metrics need a column or a task that the dataset has not.
+        ConfigError: if metrics need a column or a task that the dataset does not have.
     """
     for key, names in (("metrics.eval", settings.eval), ("metrics.train", settings.train)):
         check_tasks(key, names, schema.tasks)
@@ -97,7 +97,7 @@ def _make_unsliced(
 
 
 def _find_user_column(settings: MetricSettings, schema: Schema) -> int | None:
-    """Return the index of the users' column; None: each row of label 1 is ranked by itself."""
+    """Return the index of the users' column; None: each row of label 1 is ranked separately."""
     if settings.per_event or not schema.groups:
         return None
     return 0 if settings.group is None else list(schema.groups).index(settings.group)
@@ -106,7 +106,7 @@ def _find_user_column(settings: MetricSettings, schema: Schema) -> int | None:
 class MetricCollection:
     """Sets of metrics that are updated together. Implements `Metrics`.
 
-    The tensors of the first set's state keep their names, those of the others get a prefix.
+    The tensors of the first set's state keep their names, those of the others are prefixed.
     """
 
     def __init__(self, first: Metrics, others: Mapping[str, Metrics]) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a pass with the largest loss, for people to look at.
+"""The rows of a pass with the largest loss, for inspection.
 
 B rows of a batch, K rows that are kept, T tasks.
 """
@@ -22,12 +22,12 @@ class HardestRows:
         self._kept: tuple[Tensor, ...] = ()  # losses_K, rows_K, labels_KT, logits_KT
 
     def add(self, rows_B: Tensor, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
-        """Add a batch; rows of weight 0 count nowhere.
+        """Add a batch; rows of weight 0 are ignored.
 
         Args:
             rows_B: the number of each row in its split.
             prediction: of the batch.
-            losses: name -> [B]. A row's loss is their sum; one that is no number is the largest.
+            losses: name -> [B]. A row's loss is their sum; NaN counts as the largest.
         """
         total_B = sum(losses.values(), torch.zeros((), device=rows_B.device))
         largest = torch.finfo(torch.float32).max
@@ -41,7 +41,7 @@ class HardestRows:
     def rows(self, tasks: Sequence[TaskSpec]) -> list[dict[str, Any]]:
         """Return the rows, the largest loss first: `row`, `loss`, `labels` and `predicted`.
 
-        What is predicted of a binary task is its probability.
+        The prediction of a binary task is its probability.
         """
         found = []
         for loss, row, labels_T, logits_T in zip(*(values.cpu() for values in self._kept)):  # sync

@@ -17,20 +17,20 @@ from runner.metrics.protocol import Metrics
 from runner.metrics.result_keys import UNDEFINED_NOTE, names_for_task, result_key
 
 # in `Prediction.aux` of a model with an open catalogue
-LISTS_KEY = "top_BK"  # the ids of the best items, best first; -1 where no item is left
+LISTS_KEY = "top_BK"  # the ids of the best items, best first; -1 if no item is left
 POPULARITY_KEY = "popularity_I"  # how often each item occurs in the train split
 
 
 class RecommendedLists(Metrics):
-    """Metrics of the lists of best items that the rows of label 1 get.
+    """Metrics of the lists of best items for the rows of label 1.
 
-    Implements `Metrics`. Rows of weight 0 are left out, other weights do not matter. A list is
-    shorter than k where fewer items may be recommended.
+    Implements `Metrics`. Rows of weight 0 are ignored, other weights do not matter. A list is
+    shorter than k if fewer items may be recommended.
 
     coverage@k is the share of the catalogue that is in at least one list. novelty@k is the mean
     over recommended items of -log2 p, where p is the item's share of the train split (Vargas and
-    Castells, RecSys 2011); an item that is not in it counts as if it were there once. gini@k is
-    the Gini index of how often items are recommended: 0 if all are as often, near 1 if a few are.
+    Castells, RecSys 2011); an item that is absent there counts as one occurrence. gini@k is
+    the Gini index of how often items are recommended: 0 if all equally often, near 1 if few are.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RecommendedLists(Metrics):
         top_BK = prediction.aux[LISTS_KEY][is_query_B]
         self._popularity_I = prediction.aux[POPULARITY_KEY].long()
         for k, counts_I in self._counts_I.items():
-            places = top_BK[:, :k].flatten() + 1  # 0 where no item is left
+            places = top_BK[:, :k].flatten() + 1  # 0 if no item is left
             found_I = torch.bincount(places, minlength=len(self._popularity_I) + 1)[1:]
             self._counts_I[k] = found_I if not len(counts_I) else counts_I + found_I
 
@@ -66,7 +66,7 @@ class RecommendedLists(Metrics):
         return {**counts, "popularity": self._popularity_I}
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        if not len(state["popularity"]):  # of a rank without a row
+        if not len(state["popularity"]):  # of a rank without rows
             return
         self._popularity_I = state["popularity"].to(self._device)
         for k, counts_I in self._counts_I.items():
@@ -102,8 +102,8 @@ class RecommendedLists(Metrics):
 def popularity_levels(popularity_I: Tensor) -> Tensor:
     """Return [I] int64: 0 for items that training never saw, else 1, 2 or 3.
 
-    Items from the most to the least popular hold a third of all occurrences each: 3 are the
-    popular ones, 1 the rare ones. An item that lies on a border belongs to the more popular part.
+    Sorted by popularity, three parts of the items account for a third of all occurrences each: 3 is
+    the most popular part, 1 the rarest. An item on a boundary belongs to the more popular part.
     """
     # of integers, so that the order is the same everywhere
     order_I = torch.argsort(popularity_I, descending=True, stable=True)

@@ -14,9 +14,9 @@ from runner.metrics.sums import ratio
 class LossSums:
     """The weight of the rows, and the weighted sum of each part of the loss.
 
-    The names are not known before the first update, but a checkpoint may copy into the tensor
-    before, so it has room for as many as most losses have; for more there is room from the first
-    update or `restore_names` on.
+    The names are unknown before the first update, but a checkpoint may be copied into the tensor
+    before, so it has room for as many parts as most losses have; more are allocated at the first
+    update or by `restore_names`.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,7 +30,7 @@ class LossSums:
 
     @property
     def num_parts(self) -> int:
-        """Parts of the updates so far, or those that there is room for."""
+        """Parts of the loss so far, or the number for which there is room."""
         return len(self._names) or len(self.sums_P) - 1
 
     def restore_names(self, names: Sequence[str]) -> None:
@@ -40,10 +40,10 @@ class LossSums:
         self.sums_P = pad_rows(self.sums_P, 1 + num_parts)
 
     def learn_names(self, losses: Mapping[str, Tensor]) -> bool:
-        """Take the names of the first update; return whether it is the first.
+        """Record the names at the first update; return whether it is the first.
 
         Raises:
-            ValueError: if the names differ from those before.
+            ValueError: if the names differ from the earlier ones.
         """
         names = tuple(losses)
         if names == self._names:

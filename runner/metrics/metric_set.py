@@ -44,14 +44,14 @@ from runner.metrics.sums import (
     regression_sums,
 )
 
-TRAIN_BINS = 1 << 14  # they take 256 KiB a task in every checkpoint
+TRAIN_BINS = 1 << 14  # 256 KiB per task in every checkpoint
 EVAL_BINS = 1 << 18
 
 
 class MetricSet:
     """The metrics of one pass. Implements `Metrics`.
 
-    Rows with weight 0 do not count. An undefined metric is NaN. A NaN among a task's logits or
+    Rows with weight 0 do not count. An undefined metric is NaN. A NaN in a task's logits or
     labels makes all its metrics NaN; infinite logits count as +-1e30.
     """
 
@@ -67,11 +67,11 @@ class MetricSet:
         """Make an empty set.
 
         Args:
-            exact: True measures `settings.eval`, False the cheap metrics of `settings.train`.
+            exact: True computes `settings.eval`, False the cheap metrics of `settings.train`.
             groups: names of the columns of `Prediction.groups_BG`.
 
         Raises:
-            ConfigError: if a metric needs a group column that is not there.
+            ConfigError: if a metric needs a group column that does not exist.
         """
         self._tasks = tuple(tasks)
         kinds = {task.kind for task in tasks}
@@ -88,7 +88,7 @@ class MetricSet:
             kind: torch.tensor(columns, device=device) for kind, columns in self._columns.items()
         }
         binary = [task for task in tasks if task.kind == "binary"]
-        self._class_columns = class_columns(binary)  # of the sums of binary tasks, by label
+        self._class_columns = class_columns(binary)  # in the sums of binary tasks, by label
         has_r2 = any(split_task(name)[0] == "r2" for name in self._names)
         num_sums = NUM_SUMS_WITH_R2 if has_r2 else NUM_SUMS
         self._sums_ST = {
@@ -97,8 +97,8 @@ class MetricSet:
         }
         self._losses = LossSums(device)
         self._buffer = None if exact else RowBuffer(len(tasks), device)
-        self._waiting: list[WaitingBatch] = []  # of an exact set: of one size, counted together
-        self._without_mixed_group: set[int] = set()  # binary tasks, as `compute` has found
+        self._waiting: list[WaitingBatch] = []  # of an exact set: of equal size, counted together
+        self._without_mixed_group: set[int] = set()  # binary tasks, found by `compute`
         self._scores: ScoreBuffer | None = None
         if any(get_metric(name).needs != "sums" for name in self._names):
             self._scores = ScoreBuffer(
@@ -110,7 +110,7 @@ class MetricSet:
             )
 
     def names(self) -> list[str]:
-        """Return the names of the results, without parts of the loss: these an update brings."""
+        """Return the names of the results, without parts of the loss, which an update provides."""
         return result_keys(self._names, self._tasks)
 
     @torch.no_grad()
@@ -122,11 +122,11 @@ class MetricSet:
                 the same order, at every update.
 
         Raises:
-            ValueError: if the names differ from those before.
+            ValueError: if the names differ from the earlier ones.
         """
         if self._losses.learn_names(losses):
             self._make_room(len(losses))
-        # without what a loss reads beside logits: the scores of all candidates may be large
+        # without the loss's other inputs: the scores of all candidates may be large
         batch, buffer = (replace(prediction, aux={}), tuple(losses.values())), self._buffer
         num_rows = len(prediction.weights_B)
         if buffer is None:
@@ -144,18 +144,18 @@ class MetricSet:
         buffer.add(*batch)
 
     def _may_wait(self, num_rows: int) -> bool:
-        """Return whether the next batch may be counted together with those that wait.
+        """Return whether the next batch may be counted together with the waiting ones.
 
-        Torch computes what does not fill its vectors by another formula, and cuts many numbers
-        into parts for its threads: together, rows must give the bits of batches one by one.
+        Torch uses another formula for values that do not fill its vectors, and divides large arrays
+        among its threads: together, rows must give the same bits as batches one by one.
         """
         num_numbers = (len(self._waiting) + 1) * num_rows * len(self._tasks)
-        # a CUDA graph writes to the memory of a batch again
+        # a CUDA graph reuses the memory of a batch
         return self._device.type == "cpu" and num_rows % 16 == 0 and num_numbers <= MAX_ROWS
 
     @torch.no_grad()
     def _flush(self) -> None:
-        """Count the rows that wait."""
+        """Count the waiting rows."""
         if self._buffer is not None:
             rows = self._buffer.pop(self._losses.num_parts)
             if rows is not None:
@@ -173,18 +173,18 @@ class MetricSet:
     def _accumulate(
         self, rows: MetricRows, groups_B: Tensor | None, *, num_batches: int = 1
     ) -> None:
-        """Count rows of `num_batches` batches of one size, each of which is summed by itself.
+        """Count rows of `num_batches` batches of equal size, each of which is summed separately.
 
-        The order of the sums, and so their last digits, is that of batches one by one; each
+        The order of the sums, and so their last digits, is the same as for batches one by one; each
         operation of torch on a batch takes longer to start than to run.
         """
         weights_B, parts_PB = rows.weights_B.double(), rows.losses_PB.double()
         logits_BT, labels_BT = rows.logits_BT.double(), rows.labels_BT.double()
-        # as most rows have; on a GPU the host would wait for the answer
+        # as for most rows; on a GPU the host would wait for the answer
         weigh_one = self._device.type == "cpu" and bool((rows.weights_B == 1).all())
         if not weigh_one:
             present_B1 = weights_B[:, None] > 0
-            # torch.where, not a product: a row of weight 0 may hold NaN, and NaN times 0 is NaN
+            # torch.where, not a product: a row of weight 0 may contain NaN, and NaN times 0 is NaN
             weights_B = torch.where(present_B1[:, 0], weights_B, 0.0)
             logits_BT = torch.where(present_B1, logits_BT, 0.0)
             labels_BT = torch.where(present_B1, labels_BT, 0.0)
@@ -305,7 +305,7 @@ class MetricSet:
     def state(self) -> dict[str, Tensor]:
         """Return tensors by name.
 
-        Those of a cheap set are live and their shapes change with the parts of the loss alone, so
+        Those of a cheap set are live and their shapes depend only on the parts of the loss, so
         that a checkpoint can copy into them; `rows` and `groups` of an exact set are copies.
         """
         if self._exact:
@@ -343,7 +343,7 @@ class MetricSet:
     def _curve_results(
         self, index: int, names: Sequence[str], nan_check: float
     ) -> dict[str, float]:
-        """nan_check: a sum over the task's rows, which is NaN if a logit or label is."""
+        """Return the results of a task; `nan_check` is a sum that is NaN if a logit or label is."""
         names = [name for name in names if METRICS[name].needs != "sums"]
         if self._scores is None or math.isnan(nan_check):
             return dict.fromkeys(names, math.nan)

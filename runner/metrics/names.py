@@ -1,6 +1,6 @@
-"""The names of all metrics, what each is for, and which values of it are better.
+"""The names of all metrics, the tasks they apply to, and their better direction.
 
-It imports no torch, because the rules of configuration use it before torch is there.
+It imports no torch, because the rules of the configuration use it before torch is imported.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Needs = Literal["sums", "ranks", "groups", "bins", "users", "threshold", "lists"
 class Metric:
     """The properties of a metric."""
 
-    kind: Literal["binary", "regression"]  # of the tasks that it is for; see `names_for_task`
-    needs: Needs  # what must be kept of the rows to compute it
-    direction: Literal["max", "min", "one"]  # which values are better; one: those nearer to 1
+    kind: Literal["binary", "regression"]  # of the tasks to which it applies; see `names_for_task`
+    needs: Needs  # data of the rows that must be kept to compute it
+    direction: Literal["max", "min", "one"]  # better values; one: those nearer to 1
 
 
 METRICS: Mapping[str, Metric] = {
@@ -43,10 +43,10 @@ SEPARATE_METRICS: Mapping[str, Metric] = {
     "ece": Metric("binary", "bins", "min"),
     "mrr": Metric("binary", "users", "max"),
 }
-ROW_KEYS = ("split", "step", "examples")  # of a row of metrics.jsonl, beside its metrics
-TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is what training saw
+ROW_KEYS = ("split", "step", "examples")  # of a row of metrics.jsonl, besides its metrics
+TRAIN_EVALUATION = "train_eval"  # an evaluation of the train split; "train" is measured in training
 METRICS_AT_K = ("ndcg", "recall", "hit_rate")  # followed by a number, such as ndcg@10
-# of the lists that a model recommends, and which values are better
+# of the lists that a model recommends, and their better direction
 LIST_METRICS: Mapping[str, Literal["max", "min"]] = {
     "coverage": "max",
     "novelty": "max",
@@ -56,7 +56,7 @@ LIST_METRICS: Mapping[str, Literal["max", "min"]] = {
 ITEM_POPULARITY = "item_popularity"
 POPULARITY_LEVELS = ("cold", "rare", "middle", "popular")
 METRICS_AT_THRESHOLD = ("precision", "recall", "f1")  # followed by a probability: recall@0.5
-# models that rank all items, and what they are measured by where nobody says otherwise
+# models that rank all items, and their default metrics
 RETRIEVAL_NETS = (
     "runner.models.bert4rec.BERT4Rec",
     "runner.models.gru4rec.GRU4Rec",
@@ -68,9 +68,9 @@ RETRIEVAL_METRICS = ("recall@10", "ndcg@10")
 
 
 def evaluation_name(split: str) -> str:
-    """Return the name that files, trackers and tables give to an evaluation of a split.
+    """Return the name of an evaluation of a split in files, trackers and tables.
 
-    It is the split's own, but for the train split: `train` are the means over the updates of a
+    It is the split's own, except for the train split: `train` are the means over the updates of a
     window, in which the model changed.
     """
     return TRAIN_EVALUATION if split == "train" else split
@@ -79,14 +79,14 @@ def evaluation_name(split: str) -> str:
 def parse_cutoff(name: str) -> tuple[str, int | None]:
     """Split ndcg@10, or ndcg@10/click, into ('ndcg', 10).
 
-    The cutoff is None if it is not a whole number from 1.
+    The cutoff is None if it is not an integer from 1.
     """
     kind, _, cutoff = split_task(name)[0].partition("@")
     return kind, int(cutoff) if cutoff.isdecimal() and int(cutoff) > 0 else None
 
 
 def parse_threshold(name: str) -> tuple[str, float | None]:
-    """Split f1@0.3 into ('f1', 0.3); None if that is no number between 0 and 1 with a point."""
+    """Split f1@0.3 into ('f1', 0.3); None if that is not a decimal number between 0 and 1."""
     kind, _, text = name.partition("@")
     whole, point, digits = text.partition(".")
     is_decimal = point and whole in ("", "0") and digits.isdecimal() and float(f"0.{digits}") > 0
@@ -94,7 +94,7 @@ def parse_threshold(name: str) -> tuple[str, float | None]:
 
 
 def split_task(name: str) -> tuple[str, str]:
-    """Split auc/click, the metric of one task, into ('auc', 'click'); 'auc' is that of all: ''."""
+    """Split auc/click, the metric of one task, into ('auc', 'click'); the task in 'auc' is ''."""
     base, _, task = name.partition("/")
     return base, task
 
@@ -117,7 +117,7 @@ def get_metric(name: str) -> Metric:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return the metric of a name, None if there is no such metric."""
+    """Return the metric of a name, None if there is none."""
     try:
         return get_metric(name)
     except KeyError:
@@ -129,10 +129,10 @@ def check_names(key: str, names: Sequence[str]) -> None:
 
     Args:
         key: of the list, for messages.
-        names: as they stand in the configuration.
+        names: from the configuration.
 
     Raises:
-        ConfigError: naming the key, the value, the rule and the nearest right name.
+        ConfigError: naming the key, the value, the rule and the nearest valid name.
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(f"{key}={names!r} must be a list of metric names, such as [auc]")

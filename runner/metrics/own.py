@@ -1,4 +1,4 @@
-"""Metrics of one's own in an evaluation: classes of torchmetrics, one object for each task.
+"""User-defined metrics in an evaluation: classes of torchmetrics, one object per task.
 
 B rows of a batch, T tasks.
 """
@@ -35,25 +35,25 @@ class OwnMetric:
 
     name: str  # of its results
     make: Callable[[], Metric]  # makes an empty one
-    tasks: Sequence[str] | None = None  # names of the tasks that it is for; None: all
+    tasks: Sequence[str] | None = None  # names of its tasks; None: all
 
     def is_for(self, task: TaskSpec) -> bool:
         return self.tasks is None or task.name in self.tasks
 
     def better_direction(self) -> str | None:
-        """Return max or min, as its class says what is better; None if it does not say."""
+        """Return max or min, as declared by its class; None if it is not."""
         is_better = self.make().higher_is_better
         return None if is_better is None else "max" if is_better else "min"
 
 
 class OwnMetrics(Metrics):
-    """Metrics that get the probabilities of a binary task, or the predictions of a regression task.
+    """Metrics of the probabilities of a binary task, or of the predictions of a regression task.
 
-    Implements `Metrics`. The target is the label, a whole number for a binary task. Rows of
+    Implements `Metrics`. The target is the label, an integer for a binary task. Rows of
     weight 0 are left out; all others count once, since classes of torchmetrics take no weights.
-    States of several ranks are put together as torchmetrics does it: by each state's
-    `dist_reduce_fx`. A NaN among a task's logits or labels makes its metrics NaN, and so does a
-    class that raises, which `notes` tells.
+    States of several ranks are combined as in torchmetrics: by each state's
+    `dist_reduce_fx`. A NaN in a task's logits or labels makes its metrics NaN, and so does an
+    error in the class, which `notes` reports.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class OwnMetrics(Metrics):
         # rows, rows whose weight is not 1, rows with NaN, of each task
         self._counts_3T = torch.zeros(3, len(self._tasks), device=self._device, dtype=torch.int64)
         self._merged: list[Mapping[str, Tensor]] = []
-        self._raised: dict[tuple[str, int], str] = {}  # what `update` of a class has raised
-        self._undefined: dict[tuple[str, int], str] = {}  # why, as `compute` has found
+        self._raised: dict[tuple[str, int], str] = {}  # errors of the classes' `update`
+        self._undefined: dict[tuple[str, int], str] = {}  # reasons found by `compute`
 
     def names(self) -> list[str]:
         return list(self._named_results(dict.fromkeys(self._metrics, 0.0)))
@@ -113,7 +113,7 @@ class OwnMetrics(Metrics):
     def _compute_one(
         self, name: str, index: int, parts: Sequence[Mapping[str, Tensor]]
     ) -> tuple[float, str]:
-        """Return a metric of a task, and why it is undefined; empty where it is not, or by NaN."""
+        """Return a metric of a task, and why it is undefined; empty if it is not, or by NaN."""
         used = [part for part in parts if int(part["counts"][0, index])]
         if any(int(part["counts"][2, index]) for part in used):
             return math.nan, ""
@@ -129,7 +129,7 @@ class OwnMetrics(Metrics):
         return value, "its class returns NaN for these rows" if math.isnan(value) else ""
 
     def notes(self) -> tuple[str, ...]:
-        """Return what must be said beside the results of `compute`."""
+        """Return the notes to show with the results of `compute`."""
         notes = [
             undefined_note([name], self._tasks[index], self._tasks, why)
             for (name, index), why in self._undefined.items()
@@ -157,11 +157,11 @@ class OwnMetrics(Metrics):
 
 
 def check_own_metric(own: OwnMetric, tasks: Sequence[TaskSpec]) -> None:
-    """Check a metric of one's own on two rows, before anything is trained.
+    """Check a user-defined metric on two rows, before training.
 
     Raises:
-        ConfigError: for a task that the dataset has not, or a class that cannot take the scores and
-            labels of its tasks or does not give one number.
+        ConfigError: for a task that the dataset does not have, or a class that does not accept the
+            scores and labels of its tasks or does not return one number.
     """
     key, known = f"metrics.own.{own.name}", [task.name for task in tasks]
     for name in own.tasks or ():
@@ -197,14 +197,14 @@ def _describe(error: Exception) -> str:
 
 
 def _arguments(kind: str, scores_B: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `update` gets of a task's rows."""
+    """Return the arguments of `update` for a task's rows."""
     if kind == "binary":
         return scores_B.sigmoid(), (labels_B > 0.5).long()
     return scores_B, labels_B
 
 
 def _combine(metric: Metric, prefix: str, parts: Sequence[Mapping[str, Tensor]]) -> Metric:
-    """Return a metric with the states of all ranks that have rows."""
+    """Return a metric with the combined states of all ranks that have rows."""
     combined = deepcopy(metric)
     for key, default in metric._defaults.items():
         values = [part[f"{prefix}/{key}"].to(metric.device) for part in parts]
@@ -219,6 +219,6 @@ def _combine(metric: Metric, prefix: str, parts: Sequence[Mapping[str, Tensor]])
             stacked = torch.stack([value.reshape(shape) for value in values])
             combined_value = stacked if reduce is None else reduce(stacked)
         setattr(combined, key, combined_value)
-    combined._update_count = len(parts)  # or its compute() would warn
+    combined._update_count = len(parts)  # otherwise its compute() would warn
     combined._computed = None
     return combined

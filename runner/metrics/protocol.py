@@ -30,7 +30,7 @@ class Metrics(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """Return the names of the results, as far as they are known before the first batch."""
+        """Return the names of the results that are known before the first batch."""
         ...
 
     def reset(self) -> None: ...
@@ -38,20 +38,20 @@ class Metrics(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Return tensors by name.
 
-        Those of training are live, and their shapes change with `loss_parts` alone.
+        Those of training are live, and their shapes depend only on `loss_parts`.
         """
         ...
 
     def loss_parts(self) -> tuple[str, ...]:
-        """Return the names of the parts of the loss; empty where no update has brought them."""
+        """Return the names of the parts of the loss; empty before the first update."""
         return ()
 
     def restore_loss_parts(self, names: Sequence[str], room: int = 0) -> None:
-        """Take names that `loss_parts` returned, for results before the next update brings them.
+        """Set names returned by `loss_parts`, for results before the next update provides them.
 
         Args:
             names: of the parts.
-            room: parts that the tensors have room for which are to be copied into `state`.
+            room: the number of parts for which tensors to be copied into `state` have room.
         """
         return
 

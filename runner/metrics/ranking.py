@@ -1,6 +1,6 @@
 """Metrics of rankings, as means over users: NDCG, recall and hit rate at k, MRR.
 
-B rows of a batch, N rows of the pass, T tasks, P right rows, U users.
+B rows of a batch, N rows of the pass, T tasks, P relevant rows, U users.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ class PerUserMetrics(Metrics):
     """Rankings of each user's rows among themselves, or of each row of label 1 among all items.
 
     Implements `Metrics`. A user is a value of a group column. Among themselves, all rows of a user
-    are one list, in which several can be right. Among all items, each row of label 1 has a list of
-    its own, in which its own item alone is right, and a user's value is the mean over the user's
+    are one list, in which several can be relevant. Among all items, each row of label 1 has its own
+    list, in which only its own item is relevant, and a user's value is the mean over the user's
     lists; so hit_rate@k is recall@k there (see `compute_ranking_metrics`).
 
-    A label that is a number is a grade of relevance, such as 0 to 4. NDCG is of all grades up to
+    A label that is a number is a grade of relevance, such as 0 to 4. NDCG uses all grades up to
     `MAX_GRADE`, with the gain 2 ** grade - 1 (Burges et al. 2005, doi:10.1145/1102351.1102363),
-    which is 1 for label 1; for all other metrics, the rows of a grade from `relevant_from` on are
-    the right ones, as those of label 1 are.
+    which is 1 for label 1; for all other metrics, the rows with a grade from `relevant_from` on are
+    relevant, like those of label 1.
 
-    Users without a row that has a gain, or is a right one, are left out, and all others count
-    alike: rows of weight 0 are left out, and other weights do not matter. Of rows with equal
-    scores, those of the lower grade rank first. A NaN among a task's scores or labels makes all its
+    Users without a row that has a gain, or is relevant, are left out, and all others count
+    equally: rows of weight 0 are left out, and other weights do not matter. Of rows with equal
+    scores, those of the lower grade rank first. A NaN in a task's scores or labels makes all its
     metrics NaN.
 
     Up to `row_limit` rows are kept, 4 (2T + 1) + 8 bytes each; with more, all metrics are NaN.
 
     Args:
         names: of the metrics, such as ndcg@10.
-        group: index of the users' column in `Prediction.groups_BG`; None: each row is a user.
-        full: ranks come from the model, as `aux["rank_B"]`, not from the rows' scores.
-        relevant_from: the grade of a right row.
+        group: index of the users' column in `Prediction.groups_BG`; None: each row is one user.
+        full: ranks are computed by the model, as `aux["rank_B"]`, not from the rows' scores.
+        relevant_from: the lowest relevant grade.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class PerUserMetrics(Metrics):
             yield others, np.where(is_nan_N, np.nan, labels_N >= self._relevant_from)
 
     def _why_undefined(self, column: int, names: Sequence[str], grade_N: Floats) -> str:
-        """Return why metrics are undefined whose grades these are; empty where they are not."""
+        """Return why metrics with these grades are undefined; empty if they are not."""
         if np.isnan(grade_N).any() or 0 < grade_N.max(initial=0.0) < np.inf:
             return ""
         if self._tasks[column].kind == "binary":
@@ -191,7 +191,7 @@ class PerUserMetrics(Metrics):
 def rank_within_groups(
     groups_N: Ints, scores_N: Floats, grade_N: Floats
 ) -> tuple[Ints, Floats, Floats]:
-    """Return the group of each row with a grade, its rank there, from 1, and the grade: [P]."""
+    """Return the group of each row with a grade, its rank in it, from 1, and the grade: [P]."""
     order_N = np.lexsort((grade_N, -scores_N, groups_N))
     groups_N, grade_N = groups_N[order_N], grade_N[order_N]
     is_first_N = np.concatenate(([True], groups_N[1:] != groups_N[:-1]))[: len(groups_N)]
@@ -204,21 +204,21 @@ def rank_within_groups(
 def compute_ranking_metrics(
     names: Sequence[str], users_P: Ints, ranks_P: Floats, gains_P: Floats, *, one_list: bool
 ) -> dict[str, float]:
-    """Compute means over users from the ranks of their right rows; NaN without a right row.
+    """Compute means over users from the ranks of their relevant rows; NaN without any.
 
-    With one list, a user with R right rows has as ndcg@k the sum of gain / log2(rank + 1) over the
-    ranks up to k, divided by the same sum in the order of falling gains; recall@k is the number of
+    With one list, ndcg@k of a user with R relevant rows is the sum of gain / log2(rank + 1) over
+    ranks up to k, divided by the same sum in descending order of gains; recall@k is the number of
     ranks up to k, divided by R; hit_rate@k is 1 if there is such a rank; mrr is 1 / the first rank.
 
-    Otherwise each right row, of gain 1, is the only one of its list, and what a user has is the
-    mean over these lists: of 1 / log2(rank + 1) for a rank up to k, else 0, as ndcg@k; of 1 for a
-    rank up to k, else 0, as recall@k and as hit_rate@k; of 1 / rank as mrr.
+    Otherwise each relevant row, with gain 1, is the only one of its list, and a user's value is the
+    mean over these lists: for ndcg@k of 1 / log2(rank + 1) for a rank up to k, else 0; for recall@k
+    and hit_rate@k of 1 for a rank up to k, else 0; for mrr of 1 / rank.
 
     Args:
-        users_P: the user of every right row.
+        users_P: the user of every relevant row.
         ranks_P: its rank, from 1.
-        gains_P: its gain, above 0, which is for ndcg@k alone.
-        one_list: whether the rows of a user are ranked together; False: each has a list of its own.
+        gains_P: its gain, above 0, used by ndcg@k only.
+        one_list: whether the rows of a user are ranked together; False: each has a separate list.
     """
     if not len(users_P):
         return dict.fromkeys(names, math.nan)
@@ -227,12 +227,12 @@ def compute_ranking_metrics(
     first_U = np.flatnonzero(np.concatenate(([True], users_P[1:] != users_P[:-1])))
     total_U = np.diff(np.append(first_U, len(users_P)))
     index_P = np.repeat(np.arange(len(total_U)), total_U)
-    best_P = np.arange(1.0, len(users_P) + 1) - first_U[index_P]  # the ranks of falling gains
+    best_P = np.arange(1.0, len(users_P) + 1) - first_U[index_P]  # the ranks by descending gain
     best_gains_P = gains_P[np.lexsort((-gains_P, users_P))]
     results = {}
     for name in names:
         kind, cutoff = parse_cutoff(name)
-        k = cutoff or math.inf  # mrr has none
+        k = cutoff or math.inf  # mrr has no cutoff
         gain_P = {"mrr": 1 / ranks_P, "ndcg": gains_P / np.log2(ranks_P + 1)}.get(kind, 1.0)
         gain_P = np.where(ranks_P <= k, gain_P, 0.0)
         values_U = np.add.reduceat(gain_P, first_U)
@@ -242,7 +242,7 @@ def compute_ranking_metrics(
             values_U = gain_P[first_U]
         elif kind == "ndcg":
             ideal_P = np.where(best_P <= k, best_gains_P / np.log2(best_P + 1), 0.0)
-            values_U = values_U / np.bincount(index_P, ideal_P)  # which adds them one by one
+            values_U = values_U / np.bincount(index_P, ideal_P)  # adds them one by one
         else:
             values_U = np.minimum(values_U, 1.0)
         results[name] = float(values_U.mean())

@@ -22,15 +22,15 @@ def compute_reliability(
 ) -> dict[str, dict[str, list[float]]]:
     """Compute the points of a reliability diagram for each binary task. Synchronises.
 
-    The bins have equal weights, as far as equal predictions allow.
+    The bins have equal weights, unless predictions are equal.
 
     Args:
         state: of a MetricSet after a pass.
 
     Returns:
         Task -> `predicted` and `observed`, the mean prediction and the rate of positives of each
-        bin in ascending order, and `weight`. Empty if the state has no scores, because none of the
-        metrics needs ranks.
+        bin in ascending order, and `weight`. Empty if the state has no scores, because no
+        metric needs ranks.
     """
     binary = [task.name for task in tasks if task.kind == "binary"]
     if "histogram" in state:
@@ -63,7 +63,7 @@ def _fine_histogram(
 def _merge_bins(
     positive_F: np.ndarray, negative_F: np.ndarray, num_bins: int
 ) -> dict[str, list[float]]:
-    """Merge neighbours until each bin has its share of the weight."""
+    """Merge neighbouring bins until each has its share of the weight."""
     weight_F = positive_F + negative_F
     total = weight_F.sum()
     if not total > 0:
@@ -71,7 +71,7 @@ def _merge_bins(
     width = 2 * BIN_RANGE / len(weight_F)
     middles_F = -BIN_RANGE + width * (np.arange(len(weight_F)) + 0.5)
     predicted_F = 1 / (1 + np.exp(-middles_F))
-    # a fine bin goes where the middle of its weight is, which is best for a heavy one
+    # a fine bin is assigned by the middle of its weight, which is best for a heavy one
     position_F = (np.cumsum(weight_F) - weight_F / 2) / total * num_bins
     bin_F = np.minimum(position_F.astype(np.int64), num_bins - 1)
     weight_K = np.bincount(bin_F, weight_F, num_bins)

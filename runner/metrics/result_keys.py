@@ -1,4 +1,4 @@
-"""The keys of results: which metrics are measured for which task, and what they are called.
+"""The keys of results: which metrics are computed for which task, and their names.
 
 It imports no torch.
 """
@@ -15,13 +15,13 @@ from runner.metrics.names import get_metric, split_task
 # Of a label of classes they are those of its softmax: the log loss of the right class, how often it
 # is the most probable one, and the first against always predicting the rates of the classes.
 JOINT_METRICS = ("log_loss", "normalized_entropy", "rce", "accuracy")
-UNDEFINED_NOTE = "undefined, since"  # in a note, behind the names of metrics and a colon
-UNWEIGHTED_NOTE = "each row counts once, whatever its weight"  # of own metrics, as above
+UNDEFINED_NOTE = "undefined, since"  # in a note, after the names of metrics and a colon
+UNWEIGHTED_NOTE = "each row counts once, whatever its weight"  # of user-defined metrics, likewise
 NO_ROW = "no row counts: there is none of a weight above 0"
 
 
 class TaskLike(Protocol):
-    """What this module needs of a `TaskSpec`."""
+    """The attributes of a `TaskSpec` used in this module."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +33,7 @@ class TaskLike(Protocol):
 
 @dataclass(frozen=True)
 class ClassLabel:
-    """A label of several classes, of which each is a task: `JOINT_METRICS` are of all together."""
+    """A label of several classes, each of which is a task; `JOINT_METRICS` are for all together."""
 
     name: str
     kind: str = "classes"
@@ -41,15 +41,15 @@ class ClassLabel:
 
 
 def measured_units(tasks: Sequence[TaskLike]) -> tuple[TaskLike, ...]:
-    """Return what metrics are measured for: labels of classes, then the tasks."""
+    """Return the units for which metrics are computed: labels of classes, then the tasks."""
     return (*(ClassLabel(name) for name in dict.fromkeys(t.one_of for t in tasks) if name), *tasks)
 
 
 def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
-    """Return the names, without tasks, of what a list of the group `metrics` measures.
+    """Return the names, without tasks, of the metrics in a list of the group `metrics`.
 
     Args:
-        settings: of the group, as in the configuration.
+        settings: the group in the configuration.
         key: eval or train.
     """
     names = [split_task(name)[0] for name in settings.get(key, [])]
@@ -60,12 +60,12 @@ def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
 def names_for_task(
     names: Sequence[str], task: TaskLike, tasks: Sequence[TaskLike] = ()
 ) -> list[str]:
-    """Return those of the metrics that are measured for a task, without its name.
+    """Return those of the metrics that are computed for a task, without its name.
 
-    Rankings that name no task are those of the binary tasks, or of regressions, if there are none.
+    Ranking metrics without a task are for the binary tasks, or for regressions, if there are none.
 
     Args:
-        tasks: of the dataset; needed for rankings only.
+        tasks: of the dataset; needed for ranking metrics only.
     """
     found = []
     for name in names:
@@ -84,7 +84,7 @@ def names_for_task(
 
 
 def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> None:
-    """Check that metrics of one task name a task of the dataset that they can be measured for.
+    """Check that metrics with a task name one of the dataset that supports them.
 
     Args:
         key: of the list, for the message.
@@ -92,7 +92,7 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
         tasks: of the dataset.
 
     Raises:
-        ConfigError: for an unknown task, or one of another kind.
+        ConfigError: for an unknown task, or one of an unsupported kind.
     """
     units = {unit.name: unit for unit in measured_units(tasks)}
     for name in names:
@@ -124,13 +124,13 @@ def result_key(name: str, task: TaskLike, tasks: Sequence[TaskLike]) -> str:
 def undefined_note(
     names: Sequence[str], task: TaskLike, tasks: Sequence[TaskLike], why: str
 ) -> str:
-    """Return the note that metrics of a task are NaN, and with several tasks their means as well.
+    """Return the note that metrics of a task are NaN, and with several tasks their means, too.
 
     Args:
         names: of the metrics, without the task.
-        task: whose rows leave them undefined.
+        task: the task whose rows make them undefined.
         tasks: of the dataset.
-        why: the reason, as it follows the word since.
+        why: the reason, to follow the word since.
     """
     keys = [result_key(name, task, tasks) for name in names]
     if len(tasks) > 1:
@@ -139,7 +139,7 @@ def undefined_note(
 
 
 def result_keys(names: Sequence[str], tasks: Sequence[TaskLike]) -> list[str]:
-    """Return the keys of what `MetricSet.compute` will return, without parts of the loss."""
+    """Return the keys of the results of `MetricSet.compute`, without parts of the loss."""
     results = {"loss": 0.0}
     for task in measured_units(tasks):
         keys = [result_key(n, task, tasks) for n in names_for_task(names, task, tasks)]
@@ -152,7 +152,7 @@ def add_task_means(
 ) -> dict[str, float]:
     """Add the mean of each metric over tasks and labels, `auc` to `auc/click` and `auc/buy`.
 
-    So there is one number to go by, for example for a checkpoint's monitor.
+    So there is a single number, for example for a checkpoint's monitor.
     """
     extended = dict(results)
     if len(tasks) > 1:

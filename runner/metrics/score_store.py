@@ -13,14 +13,14 @@ from torch import Tensor
 
 from runner.metrics.curves import Floats, group_by_score, grouped_roc_auc
 
-# A logit beyond this means a probability within 1e-7 of 0 or 1; such rows share the outermost bins.
+# Logits beyond this are within 1e-7 of probability 0 or 1; such rows share the outermost bins.
 BIN_RANGE = 16.0
 
 
 class ScoreBuffer:
-    """Keeps up to `row_limit` rows; with more, it keeps bins of equal width on the logit axis.
+    """Keeps up to `row_limit` rows; for more, it uses bins of equal width on the logit axis.
 
-    With row_limit=0 there are bins from the start, and the state is one live tensor whose shape
+    With row_limit=0 it uses bins from the start, and the state is one live tensor whose shape
     never changes. A row takes 4 (2T + 1) bytes on the device, and 8 more with a group column.
     """
 
@@ -49,7 +49,7 @@ class ScoreBuffer:
     def add(
         self, logits_BT: Tensor, labels_BT: Tensor, weights_B: Tensor, groups_B: Tensor | None
     ) -> None:
-        """Add a batch, without synchronising. Rows of weight 0 must not hold NaN."""
+        """Add a batch, without synchronising. Rows of weight 0 must not contain NaN."""
         self._num_rows += len(weights_B)
         if self._histogram_T2K is None and self._num_rows > self.row_limit:
             self._convert_to_bins()
@@ -79,7 +79,7 @@ class ScoreBuffer:
         return state | ({"groups": torch.cat(groups)} if self._keep_groups else {})
 
     def merge(self, state: Mapping[str, Tensor]) -> None:
-        """Add another buffer's state, as if its rows had come after those of this one."""
+        """Add another buffer's state, as if its rows had come after those in this one."""
         if "histogram" in state:
             self._convert_to_bins()
             assert self._histogram_T2K is not None
@@ -122,7 +122,7 @@ class ScoreBuffer:
         return logits_N, positive_N, weights_N - positive_N
 
     def _convert_to_bins(self) -> None:
-        """Move the rows into bins, with the result that bins from the start would have."""
+        """Convert the rows to bins, with the same result as bins from the start."""
         if self._histogram_T2K is not None:
             return
         self._histogram_T2K = self._empty_bins()
@@ -145,7 +145,7 @@ def _add_to_bins(
 ) -> None:
     """Add each row's positive and negative weight to its bin, in place, without synchronising.
 
-    A NaN falls into the bin in the middle; MetricSet finds it by a sum.
+    A NaN is counted in the middle bin; MetricSet detects it by a sum.
     """
     num_tasks, _, num_bins = histogram_T2K.shape
     bounded_BT = logits_BT.float().nan_to_num(0.0).clamp_(-BIN_RANGE, BIN_RANGE)
@@ -156,8 +156,8 @@ def _add_to_bins(
     index = bin_BT.flatten()
     positive_BT = labels_BT.double() * weights_B.double()[:, None]
     negative_BT = weights_B.double()[:, None] - positive_BT
-    # On one dimension, as index_add_ along more is hundreds of times slower on CPU. float64 holds
-    # whole weights exactly, so that the order in which CUDA adds does not matter; for all other
+    # One-dimensional, since index_add_ along more is hundreds of times slower on CPU. float64 holds
+    # integer weights exactly, so that the order in which CUDA adds does not matter; for other
     # weights there is deterministic mode.
     histogram_T2K.view(-1).index_add_(
         0,

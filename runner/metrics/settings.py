@@ -1,6 +1,6 @@
 """The settings of the `metrics` group.
 
-It imports no torch, because the rules of configuration use it before torch is there.
+It imports no torch, because the rules of the configuration use it before torch is imported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MetricSettings:
     """The settings of the `metrics` group. The loss is always measured and is in no list.
 
     Raises:
-        ConfigError: naming the key, the value, the rule and the nearest right name.
+        ConfigError: naming the key, the value, the rule and the nearest valid name.
     """
 
     eval: Sequence[str] = setting(
@@ -144,7 +144,7 @@ class MetricSettings:
 
     @property
     def ranking_metrics(self) -> tuple[str, ...]:
-        """The metrics of rankings that an evaluation measures."""
+        """The ranking metrics of an evaluation."""
         return tuple(name for name in self.eval if get_metric(name).needs == "users")
 
     @property
@@ -154,12 +154,12 @@ class MetricSettings:
 
     @property
     def list_metrics(self) -> tuple[str, ...]:
-        """The metrics of recommended lists that an evaluation measures."""
+        """The metrics of recommended lists in an evaluation."""
         return tuple(name for name in self.eval if get_metric(name).needs == "lists")
 
     @property
     def list_length(self) -> int:
-        """The length of the lists that are needed; 0 for none."""
+        """The required length of the lists; 0 for none."""
         return max((parse_cutoff(name)[1] or 0 for name in self.list_metrics), default=0)
 
     @property
@@ -197,10 +197,10 @@ def find_group_column(settings: MetricSettings, groups: Sequence[str]) -> int | 
 def check_slice_column(
     settings: MetricSettings, groups: Sequence[str], features: Sequence[str]
 ) -> None:
-    """Check that the column that metrics are sliced by is one of groups or ids.
+    """Check that the column for slicing is a group column or a feature of ids.
 
     Args:
-        settings: may slice by none.
+        settings: slicing may be off.
         groups: names of the dataset's group columns.
         features: names of its features of ids.
 

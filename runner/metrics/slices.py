@@ -1,4 +1,4 @@
-"""Metrics of slices: of the rows with each value of a column.
+"""Metrics of slices: computed on the rows with each value of a column.
 
 B rows of a batch.
 """
@@ -26,13 +26,13 @@ ValueNamer = Callable[[str, Sequence[int]], Mapping[int, str]]  # see `Dataset.n
 class SlicedMetrics(Metrics):
     """Metrics named `<metric>/<column>=<value>` for each value that occurs, in ascending order.
 
-    Implements `Metrics`, for evaluation only: an update synchronises. States hold the values and
+    Implements `Metrics`, for evaluation only: an update synchronises. States contain the values and
     not their names, so that those of several ranks can be merged.
 
     Args:
         make: makes an empty set for one slice.
         column: its name.
-        name_values: tells what values of the column are called; None: as they are.
+        name_values: returns names for values of the column; None: values are used unchanged.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SlicedMetrics(Metrics):
             f"{of}: {note}"
             for of, metrics in self._named()
             for note in metrics.notes()
-            # In a slice the one is nothing to speak of, and the other is said of all rows.
+            # In a slice the first is no surprise, and the second is reported for all rows.
             if UNDEFINED_NOTE not in note and UNWEIGHTED_NOTE not in note
         )
 
@@ -103,14 +103,14 @@ class SlicedMetrics(Metrics):
 
 
 def escape(name: str) -> str:
-    """Return the name of a value as a part of a key, with %XX for what keys are divided by.
+    """Return the name of a value as a part of a key, with %XX for separators in keys.
 
-    Unprintable characters and the sign of percent are written so, too; no two names become one.
+    Unprintable characters and the percent sign are escaped, too; names stay distinct.
     """
     return "".join(c if c.isprintable() and c not in "%/=" else quote(c, safe="") for c in name)
 
 
 def attach_slice_values(prediction: Prediction, values_B: Tensor) -> Prediction:
-    """Return the prediction with the values that slice its rows: [B] int64."""
+    """Return the prediction with the values by which its rows are sliced: [B] int64."""
     assert values_B.dtype == torch.int64
     return replace(prediction, aux={**prediction.aux, SLICE_KEY: values_B})

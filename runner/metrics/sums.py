@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 NUM_SUMS = {"binary": 5, "regression": 3}
-NUM_SUMS_WITH_R2 = {"binary": 5, "regression": 5}  # and those of the labels
+NUM_SUMS_WITH_R2 = {"binary": 5, "regression": 5}  # including those of the labels
 ROUNDING = 1e-12  # of the sum of squared labels, by which the difference of such sums may be wrong
 
 
@@ -26,9 +26,9 @@ def binary_sums(x_BT: Tensor, y_BT: Tensor) -> Tensor:
 
 
 def class_sums(x_BK: Tensor, y_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the log loss and the hit of each row of a label of classes, at its class: [B, K].
+    """Return the log loss and the hit of each row of a label with classes, at its class: [B, K].
 
-    The logits are those of a class against the rest. A hit is a row whose class has the highest.
+    The logits are for a class against the rest. A hit is a row whose class has the highest.
     """
     log_loss_BK = y_BK * functional.softplus(-x_BK.clamp(-1e30, 1e30))
     is_top_BK = torch.arange(x_BK.shape[1], device=x_BK.device) == x_BK.argmax(1, keepdim=True)
@@ -36,7 +36,7 @@ def class_sums(x_BK: Tensor, y_BK: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def class_results(sums_SK: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Compute the metrics of a label of classes from the weighted sums of its classes.
+    """Compute the metrics of a label with classes from the weighted sums of its classes.
 
     normalized_entropy is the log loss over that of always predicting the rates of the classes.
     """
@@ -77,7 +77,7 @@ def binary_results(
 
 
 def need_both_labels(names: Iterable[str], *, has_positives: bool) -> list[str]:
-    """Return the metrics that are undefined where all rows have one label."""
+    """Return the metrics that are undefined if all rows have one label."""
     undefined = {"auc", "gauc", "gauc_unweighted", "normalized_entropy", "rce"}
     if not has_positives:
         undefined |= {"pr_auc", "calibration"}
@@ -101,8 +101,8 @@ def regression_results(
 ) -> dict[str, float]:
     """Compute the metrics of a regression task from its weighted sums.
 
-    r2 is 1 minus the squared error over that of always predicting the mean label; it is NaN where
-    all labels are equal but for rounding, or without the sums of the labels.
+    r2 is 1 minus the squared error over that of always predicting the mean label; it is NaN if
+    all labels are equal up to rounding, or without the sums of the labels.
     """
     mse = ratio(squared, weight)
     mean_squared = label_squared - label * ratio(label, weight)

@@ -20,10 +20,10 @@ from runner.metrics.sums import ratio
 class ThresholdMetrics(Metrics):
     """Metrics such as precision@0.5 of each binary task. Implements `Metrics`.
 
-    A row is found if its probability is above the threshold, and right if its label is above 0.5.
-    A metric is NaN where nothing is found or nothing is right, so that it is undefined, and where a
+    A row is positive if its label is above 0.5, and predicted so if its probability is above the
+    threshold. A metric is NaN if its denominator is 0, so that it is undefined, or if a
     logit or label is NaN. Rows count by their weights. The state is one tensor of a fixed shape:
-    the weights of right, of found, and of both right and found rows for each threshold.
+    the weights of positive, of predicted, and of correctly predicted rows for each threshold.
     """
 
     def __init__(
