@@ -96,7 +96,7 @@ def roc_auc(positive_K: Floats, negative_K: Floats) -> float:
 
 
 def roc_auc_error(positive_K: Floats, negative_K: Floats) -> float:
-    """Return how far binning can move `roc_auc`: of pairs in one bin none or all could be right."""
+    """Return the maximum change of `roc_auc` by binning: in a bin, no or all pairs may be right."""
     pairs = positive_K.sum() * negative_K.sum()
     return float((positive_K * negative_K).sum() / 2 / pairs) if pairs > 0 else math.nan
 

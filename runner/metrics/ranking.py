@@ -132,7 +132,7 @@ class PerUserMetrics(Metrics):
         return (f"{', '.join(self.names())}: undefined {beyond}",)
 
     def _grades(self, column: int, labels_N: Floats) -> Iterator[tuple[list[str], Floats]]:
-        """Yield metrics of a task with the rows' grades for them; infinity is none, 0 not right."""
+        """Yield metrics of a task with the rows' grades in them; infinity is none, 0 irrelevant."""
         names, is_nan_N = self._names_of(column), np.isnan(labels_N)
         if self._tasks[column].kind == "binary":
             yield names, np.where(is_nan_N, np.nan, labels_N > 0.5)
