@@ -1,4 +1,4 @@
-"""Networks, layers and losses, which turn a batch into predictions and losses.
+"""Networks, layers and losses, which compute predictions and losses for a batch.
 
 `__init__.pyi` lists the public names, which are imported on first use.
 """

@@ -20,12 +20,12 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.fields import FieldEmbeddings
 from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
 
-# Least size of an element whose logarithm is taken. The paper has 1e-7; 1e-5 is what BARS ran with.
+# Minimum of an element before its logarithm. The paper has 1e-7; 1e-5 is the value in BARS.
 _LEAST = 1e-5
 
 
 def _in_full_precision(device_type: str) -> AbstractContextManager[object]:
-    """Turn autocast off; nothing where it is off, as in an export, whose graph would hold it."""
+    """Turn autocast off; do nothing if it is off, as in an export, whose graph would contain it."""
     if torch.is_autocast_enabled(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
@@ -35,8 +35,8 @@ class LogarithmicNeurons(nn.Module):
     """exp(sum_i w_li ln |x_i|) for each neuron l and each column: the product of |x_i|^w_li.
 
     Logarithms and exponentials may be followed by a batch norm with a channel for each field and
-    each neuron, over rows and columns. It computes in float32 also under autocast, since an
-    exponential makes a relative error of an absolute one.
+    each neuron, over rows and columns. It computes in float32 even under autocast, since an
+    exponential turns an absolute error into a relative one.
 
     Args:
         num_fields: N.
@@ -74,7 +74,7 @@ class LogarithmicNeurons(nn.Module):
 class AFN(DeepModel):
     """Logarithmic neurons on one vector per field, then an MLP; with `deep` the paper's AFN+.
 
-    AFN+ adds the logits of a deep network that has embeddings of its own: the second half of the
+    AFN+ adds the logits of a deep network with separate embeddings: the second half of the
     columns of every table. The weights of its sum of two logits are part of the last layers.
 
     Args:

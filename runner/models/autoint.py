@@ -25,7 +25,7 @@ from runner.models.layers.small_products import multiply_pairs
 class AutoInt(DeepModel):
     """Interacting layers on one vector per field, then a linear layer on all of them, eq. 9.
 
-    With `deep` it is the paper's AutoInt+: the logit of a deep network is added.
+    With `deep` it is the paper's AutoInt+, which adds the logit of a deep network.
 
     Args:
         schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
@@ -37,7 +37,7 @@ class AutoInt(DeepModel):
         shared: further arguments of `DeepModel`.
 
     Raises:
-        ValueError: if the schema has fewer than two features, if no layer is asked for, or if the
+        ValueError: if the schema has fewer than two features, if there is no layer, or if the
             heads do not divide `attention_dim`.
     """
 
@@ -72,18 +72,18 @@ class AutoInt(DeepModel):
         return Prediction.of(logits_BT, batch)
 
 
-BLOCK_NUMBERS = 1 << 21  # of a layer, for the rows that pass the layers at a time in a training
+BLOCK_NUMBERS = 1 << 21  # of a layer, for the rows that pass the layers together in training
 
 
 class InteractingLayers(nn.Sequential):
     """Interacting layers in sequence.
 
-    In a training some rows pass all layers before the next ones do, so that the scores of a layer
-    lie in the caches until its softmax and its product with the values have read them.
+    In training some rows pass all layers before the next ones do, so that the scores of a layer
+    are in the caches until its softmax and its product with the values have read them.
 
     Args:
         num_inputs: width of a field's vector before the first layer.
-        width: of it behind each layer.
+        width: of a field's vector after each layer.
         num_layers: number of layers.
         num_heads: of each.
 
@@ -140,8 +140,8 @@ class InteractingLayer(nn.Module):
 
     def forward(self, x_BND: Tensor) -> Tensor:
         """Return [B, N, H x A]."""
-        # The weights are split, not the product: taking heads out of one large product, and their
-        # gradients back into it, costs more than the product.
+        # The weights are split, not the product: slicing heads out of one large product, and adding
+        # their gradients back into it, costs more than the product.
         *parts, residual = torch.split(self.project.weight, self.rows)
         heads_BNA = []
         for h in range(self.num_heads):

@@ -22,7 +22,7 @@ from runner.models.layers.transformer import PostNormBlock
 
 
 class BERT4Rec(NextItemModel):
-    """The items of masked places: r = gelu(W F_t + b) . M_i, eq. 7 without its bias of an item.
+    """The items at masked places: r = gelu(W F_t + b) . M_i, eq. 7 without its bias of an item.
 
     The place of the row's item is always masked, as in the paper's samples of the next item; in
     training, each place of the history is masked besides, with the same chance. Masks depend on the
@@ -34,12 +34,12 @@ class BERT4Rec(NextItemModel):
         embedding_dim: D, width of the table and of a query.
         num_blocks: blocks of self-attention.
         num_heads: heads of each block.
-        mask_share: the chance that a place of the history is masked in training.
+        mask_share: the probability that a place of the history is masked in training.
         dropout: dropout of the embeddings and in the blocks.
         shared: further arguments of `NextItemModel`.
 
     Raises:
-        ValueError: if the schema lacks what is needed, or if sizes do not fit together.
+        ValueError: if the schema lacks what is needed, or if sizes are incompatible.
     """
 
     def __init__(

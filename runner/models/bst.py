@@ -46,8 +46,8 @@ class BehaviourTransformer(nn.Module):
         """Return [B, (L + 1) x D]: the candidate, then events from the newest; 0 where none is."""
         num_places = x_BLD.shape[1]
         place_L = torch.arange(num_places, device=length_B.device)
-        # newest first, so that an MLP meets an event of the same age at the same place; each place
-        # is read once in a row, so no sum of the backward has an order
+        # newest first, so that an MLP finds an event of the same age at the same place; each place
+        # is read once per row, so no sum of the backward has an order
         newest_BL = (length_B[:, None] - 1 - place_L) % num_places
         events_BLD = x_BLD.gather(1, newest_BL[:, :, None].expand_as(x_BLD))
         x_BND = torch.cat((item_BD[:, None], events_BLD), dim=1) + self.places_ND
@@ -64,8 +64,8 @@ class BST(HistoryModel):
     """Each history and the candidate item, transformed together, then an MLP over all places.
 
     The MLP sees the states of all places, all pooled features and the dense features. An event's
-    place is its number before the candidate, in place of the paper's time gap, and its embedding is
-    added, where the paper concatenates it.
+    place is its distance from the candidate, instead of the paper's time gap, and its embedding is
+    added, while the paper concatenates it.
 
     Args:
         schema: needs a sequence, and a sparse feature that reads its table: the candidate. A
@@ -79,7 +79,7 @@ class BST(HistoryModel):
         shared: further arguments of `HistoryModel`.
 
     Raises:
-        ValueError: if the schema has no such sequence, or if sizes do not fit together.
+        ValueError: if the schema has no such sequence, or if sizes are incompatible.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""DCN-V2 (Wang et al. 2021, arXiv:2008.13535): explicit crosses beside or before a deep network."""
+"""DCN-V2 (Wang et al. 2021, arXiv:2008.13535): crosses in parallel to or before a deep network."""
 
 from __future__ import annotations
 

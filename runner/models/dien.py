@@ -82,7 +82,7 @@ class DIEN(HistoryModel):
             is_pair_BL = mask_BL.clone()
             is_pair_BL[:, 0] = False
             random_BL = draw_at_places(batch, ids_BL.shape[1], self.seed + number)
-            # of the other items, each has the same chance
+            # all other items have the same probability
             other_BL = ids_BL + 1 + random_BL % (sequence.num_rows - 1)
             drawn.append(other_BL[is_pair_BL] % sequence.num_rows)  # sync: their number
             places[f"{name}:drawn"] = is_pair_BL
@@ -149,8 +149,8 @@ class GatedUnits(nn.Module):
 class InterestEvolution(nn.Module):
     """The last state of an AUGRU over the states of a GRU, which attend to the candidate item.
 
-    Attention is the softmax of h W e over a row's events; it is 0 behind the last event, so
-    that the state stays as it is there, and 0 for a history without events.
+    Attention is the softmax of h W e over a row's events; it is 0 after the last event, so
+    that the state does not change there, and 0 for a history without events.
 
     Args:
         dim: D.

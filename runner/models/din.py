@@ -1,4 +1,4 @@
-"""DIN (Zhou et al. 2018, arXiv:1706.06978): a user's history, weighed by the candidate item."""
+"""DIN (Zhou et al. 2018, arXiv:1706.06978): a user's history, weighted by the candidate item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EDCN (Chen et al. 2021): a cross and a deep network that share what each layer has found.
+"""EDCN (Chen et al. 2021): a cross and a deep network that share the outputs of each layer.
 
 "Enhancing Explicit and Implicit Feature Interactions via Information Sharing for Parallel Deep CTR
 Models", DLP-KDD and CIKM 2021. B batch, N fields, D embedding width, W = N x D.
@@ -21,7 +21,7 @@ from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
 
 
 class EDCN(DeepModel):
-    """Cross and deep layers side by side, with a bridge after each and a regulation before each.
+    """Cross and deep layers in parallel, with a bridge after each and a regulation before each.
 
     A bridge joins the outputs of both layers; a regulation makes the next input of each from it,
     by weights of fields. All layers are as wide as all fields together. The crosses keep the first
@@ -33,7 +33,7 @@ class EDCN(DeepModel):
         num_layers: layers of each network.
         bridge: see `Bridge`.
         temperature: of the regulations, see `Regulation`.
-        inner_norm: batch for a batch norm of what a regulation makes; None for none.
+        inner_norm: batch for a batch norm of the outputs of a regulation; None for none.
         shared: further arguments of `DeepModel`.
 
     Raises:
@@ -115,7 +115,7 @@ class Regulation(nn.Module):
         norm_scope: see `HiddenLayers`.
 
     Raises:
-        ValueError: if the temperature is no number above 0.
+        ValueError: if the temperature is not above 0.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Regulation(nn.Module):
 
 
 class Bridge(nn.Module):
-    """What one layer of both networks makes together, from x of the cross and h of the deep one.
+    """The joint output of one layer of both networks, from x of the cross and h of the deep one.
 
     x * h; x + h; relu(V [x, h] + b); or a(x) * x + a'(h) * h with a(x) = softmax(P relu(V x + b))
     over the W elements.

@@ -33,14 +33,14 @@ class EulerNet(EmbeddingModel):
         schema: needs at least one sparse feature. Each dense feature gets a vector.
         embedding_dim: D, width of every table.
         orders: number of order vectors of each layer; each makes a vector of width D.
-        layer_norm: whether a layer normalises what it puts out.
-        dropout: dropout of what both maps of a layer read.
+        layer_norm: whether a layer normalises its outputs.
+        dropout: dropout of the inputs of both maps of a layer.
         embedding_dropout: dropout of the pooled embeddings.
         embedding_init: see `TableLookup`.
         init: see `init_linear_layers`.
 
     Raises:
-        ValueError: if the schema has no sparse feature, or if no layer is asked for.
+        ValueError: if the schema has no sparse feature, or if there is no layer.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class EulerLayer(nn.Module):
     relu(W x + b), with the same W and b for real and imaginary parts. The orders a are learnt.
 
     Args:
-        num_inputs: N, vectors that the layer reads.
-        num_orders: K, vectors that it puts out.
+        num_inputs: N, vectors in the layer's input.
+        num_orders: K, vectors in its output.
         dim: D.
         layer_norm: whether real and imaginary parts of each vector are normalised at the end.
         dropout: dropout of log l, t, and of the implicit part's x.
@@ -95,7 +95,7 @@ class EulerLayer(nn.Module):
         self, num_inputs: int, num_orders: int, dim: int, *, layer_norm: bool, dropout: float
     ) -> None:
         super().__init__()
-        # The authors' starts: each vector is one field.
+        # The authors' initialisation: each vector is one field.
         if num_inputs == num_orders:
             orders_KN = torch.eye(num_inputs)
         else:

@@ -22,8 +22,8 @@ from runner.models.layers.mlp import init_linear_layers, mlp
 class FiBiNET(LinearDeepModel):
     """First-order term plus a deep network on two sets of bilinear pairs, section 3.
 
-    One set is of the embeddings, the other of the embeddings times weights of fields that the row
-    makes (SENET); each has matrices of its own.
+    One set is of the embeddings, the other of the embeddings times weights of fields computed from
+    the row (SENET); each has separate matrices.
 
     Args:
         schema: needs at least two features, one of them sparse. Each dense feature gets a vector.
@@ -127,6 +127,6 @@ class BilinearPairs(nn.Module):
         return parts
 
     def init_own_weights(self, name: str) -> None:
-        """Initialise each matrix by itself, for `init_linear_layers`."""
+        """Initialise each matrix separately, for `init_linear_layers`."""
         for weight_DD in self.weight_MDD.detach():
             init_weight(weight_DD, name)

@@ -37,7 +37,7 @@ class FinalMLP(DeepModel):
         schema: needs at least one sparse feature; dense ones are optional.
         embedding_dim: D, width of every table.
         streams: hidden widths of the two MLPs. `num_heads` must divide the last width of each.
-        contexts: for each stream, the sparse features whose embeddings make its gates (section
+        contexts: for each stream, the sparse features whose embeddings determine its gates (section
             "stream-specific feature selection"), such as those of the user for one stream and
             those of the item for the other. With an empty list, the gates are parameters, the same
             for every row.
@@ -47,7 +47,7 @@ class FinalMLP(DeepModel):
         shared: further arguments of `DeepModel`.
 
     Raises:
-        ValueError: if the schema has no sparse feature or lacks one that makes gates, if there are
+        ValueError: if the schema has no sparse feature or lacks one that determines gates, if there
             not two streams with layers, or if the heads do not divide their last widths.
     """
 
@@ -117,7 +117,7 @@ class FeatureGate(nn.Module):
 
     def __init__(self, num_inputs: int, num_context: int, hidden: Sequence[int]) -> None:
         super().__init__()
-        # the paper's parameter vector through an MLP is no more than a parameter vector of gates
+        # the paper's parameter vector through an MLP is equivalent to a parameter vector of gates
         self.learnt = None if num_context else nn.Parameter(torch.zeros(num_inputs))
         if num_context:
             self.mlp = mlp(num_context, [*hidden, num_inputs], last="linear")
@@ -151,7 +151,7 @@ class BilinearFusion(nn.Module):
         nn.init.uniform_(self.bilinear_KSP, -bound, bound)
 
     def init_own_weights(self, name: str) -> None:
-        """Initialise the matrix of each head and task by itself, for `init_linear_layers`."""
+        """Initialise the matrix of each head and task separately, for `init_linear_layers`."""
         for mapped_SP in self.bilinear_KSP.detach():
             for weight_SS in mapped_SP.chunk(self.first.out_features, dim=1):
                 init_weight(weight_SS.T, name)

@@ -25,14 +25,14 @@ class FinalNet(DeepModel):
     """The mean of the logits of two blocks of factorized interaction layers, or those of one.
 
     Each layer multiplies two linear maps of its input, so degrees double from layer to layer. With
-    `model/loss=self_distillation`, the paper's, the blocks learn from their mean as well.
+    `model/loss=self_distillation`, the paper's, the blocks also learn from their mean.
 
     Args:
         schema: needs at least one sparse feature. Each dense feature gets a vector.
         embedding_dim: D, width of every table.
         first: widths of the first block's layers.
         second: widths of the second block's layers; empty for a single block.
-        residual: what a layer makes of the maps, see `FactorizedInteraction`.
+        residual: how a layer combines the maps, see `FactorizedInteraction`.
         field_gate: whether the first block also reads the fields times their gates.
         shared: further arguments of `DeepModel`.
 
@@ -73,7 +73,7 @@ class FinalNet(DeepModel):
 
     @property
     def provides(self) -> tuple[str, ...]:
-        """What a loss can read of a prediction, see `check_loss_inputs`."""
+        """Return the outputs that a loss can read in a prediction, see `check_loss_inputs`."""
         return ("logits", "blocks") if len(self.blocks) > 1 else ("logits",)
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:

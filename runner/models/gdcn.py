@@ -1,4 +1,4 @@
-"""GDCN (Wang et al. 2023, arXiv:2311.04635): a cross network whose crosses have gates."""
+"""GDCN (Wang et al. 2023, arXiv:2311.04635): a cross network with gated crosses."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class HSTUBlock(nn.Module):
     """x + f2(Norm(A(x) V(x)) * U(x)), eq. 1 to 3, with A = silu(Q K^T + rab) / L and no softmax.
 
     U, V, Q and K are silu(f1(Norm(x))). A place sees itself and the places before it, so padding
-    must be behind the sequence. The bias rab is learnt for each distance in places; we leave out
+    must be at the end of the sequence. The bias rab is learnt for each distance in places; we omit
     the paper's bias of the distance in time. As in the authors' code, the norms have no weights,
     f1 has no bias, and scores are divided by the longest length.
 
@@ -34,7 +34,7 @@ class HSTUBlock(nn.Module):
         width: D.
         num_heads: H.
         max_length: the longest L.
-        dropout: dropout of what f2 maps.
+        dropout: dropout of the input of f2.
 
     Raises:
         ValueError: if the width is not a multiple of `num_heads`.
@@ -87,7 +87,7 @@ class HSTU(CausalModel):
         shared: further arguments of `CausalModel`.
 
     Raises:
-        ValueError: if the schema lacks what is needed, or if sizes do not fit together.
+        ValueError: if the schema lacks what is needed, or if sizes are incompatible.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from runner.models.layers.mlp import init_linear_layers, mlp
 
 
 class MaskNet(DeepModel):
-    """Blocks whose input is multiplied by a mask that the row's embeddings make, section 3.
+    """Blocks whose input is multiplied by a mask computed from the row's embeddings, section 3.
 
     Args:
         schema: needs at least one sparse feature. Each dense feature gets a vector.

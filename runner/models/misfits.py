@@ -1,4 +1,4 @@
-"""What a configured net and loss need of a dataset's schema, told before a job begins. No torch."""
+"""Checks a configured net and loss against a dataset's schema, before a job starts. No torch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _BINARY_LOSSES = (
     "BPR",
     "SampledBCE",
 )
-# What a job can be checked against before it begins; a constructor may need more than this
+# Checks of a job before it starts; a constructor may have further requirements
 REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
     **dict.fromkeys(_NEXT_ITEM_NETS, _history_and_item),
     "runner.models.two_tower.TwoTower": _check_two_tower,
@@ -71,11 +71,11 @@ REQUIREMENTS: Mapping[str, Callable[[Schema, Mapping[str, Any]], Any]] = {
 
 
 def find_misfits(model: Mapping[str, Any], schema: Schema) -> Iterator[str]:
-    """Yield what the net and the loss of a configuration need and a schema lacks.
+    """Yield the requirements of the configured net and loss that a schema does not meet.
 
     Args:
         model: the group `model`.
-        schema: or an outline, which has the same names of features, tables, tasks and groups.
+        schema: or an outline with the same names of features, tables, tasks and groups.
     """
     for key in ("net", "loss"):
         node = model.get(key) or {}

@@ -24,7 +24,7 @@ from runner.models.table_widths import TableWidths
 class MLP(DeepModel):
     """One MLP on all embeddings, the mean of each sequence, and the dense features.
 
-    Several tasks share all hidden layers, and each of them has a logit of the last one.
+    Several tasks share all hidden layers, and each has a logit of the last one.
 
     Args:
         schema: needs at least one sparse feature; dense ones and sequences are optional.

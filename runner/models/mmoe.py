@@ -21,7 +21,7 @@ from runner.models.table_widths import TableWidths
 
 
 class MMoE(DeepModel):
-    """Shared experts that each task mixes by its own gate, eq. 6 to 8, and a tower per task.
+    """Shared experts, mixed by a gate for each task, eq. 6 to 8, and a tower per task.
 
     Args:
         schema: needs at least one sparse feature; dense ones are optional. With one task the model

@@ -2,7 +2,7 @@
 
 A batch norm and the activation Dice depend on other rows of an update. Over the update, their
 statistics do not depend on how it is divided: the dense half runs on all micro-batches as one, and
-ranks exchange their sums. Within micro-batches, the division makes the result and is signed.
+ranks exchange their sums. Within micro-batches, the division affects the result and is signed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BUILTIN_MODELS = "runner.models."
 
 
 def hidden_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the hidden layers of a built-in net; none of a net of the user's."""
+    """Return the settings of the hidden layers of a built-in net; none for a user's net."""
     net = (config.get("model") or {}).get("net") or {}
     if not str(net.get("_target_")).startswith(BUILTIN_MODELS):
         return {}
@@ -26,9 +26,9 @@ def hidden_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def norm_row_scope(config: Mapping[str, Any]) -> str | None:
-    """Return the rows that make a net's batch statistics; None if it takes each row by itself.
+    """Return the rows over which a net computes batch statistics; None if rows are independent.
 
-    A net of the user's that has a setting `norm_scope` follows the same rules.
+    A user's net with a setting `norm_scope` follows the same rules.
     """
     settings = hidden_settings(config)
     if not settings:
@@ -42,7 +42,7 @@ def norm_row_scope(config: Mapping[str, Any]) -> str | None:
 
 
 def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each setting that is no choice.
+    """Yield a message for each setting that is not an allowed choice.
 
     Args:
         config: a composed configuration.
@@ -53,7 +53,7 @@ def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check_batch_statistics(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for updates of too few rows, and for scopes that exclude each other.
+    """Yield a message for updates of too few rows, and for scopes that are incompatible.
 
     Args:
         config: a composed configuration of a training.

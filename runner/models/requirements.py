@@ -1,7 +1,7 @@
-"""What models and losses need of a dataset's schema. Imports no torch.
+"""Requirements of models and losses on a dataset's schema. Imports no torch.
 
-The constructors call these functions with the schema; a job is checked against them before it
-begins, with an outline of the schema, as far as that is known from what the dataset declares.
+The constructors call these functions with the schema; a job is checked before it starts, with
+an outline of the schema, as far as the dataset's declaration determines it.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def require_sparse_feature(schema: Schema) -> None:
 
 
 def require_two_vectors(schema: Schema) -> None:
-    """Check that there are two vectors to multiply: all dense features together make one.
+    """Check that there are two vectors to multiply: all dense features together give one.
 
     Raises:
-        ValueError: if there is one only.
+        ValueError: if there is only one.
     """
     require_sparse_feature(schema)
     if len(schema.sparse) + bool(schema.dense) < 2:
@@ -46,7 +46,7 @@ def require_two_vectors(schema: Schema) -> None:
 
 
 def require_one_binary_task(schema: Schema) -> None:
-    """Check that label 1 of a single binary task says which rows have an item to retrieve.
+    """Check that label 1 of a single binary task marks the rows with an item to retrieve.
 
     Raises:
         ValueError: if the schema has other tasks.
@@ -107,7 +107,7 @@ def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = F
 
 
 def _loss_for(tasks: Sequence[TaskSpec]) -> str:
-    """Return what takes these tasks; the metrics of numbers are other ones as well."""
+    """Return the loss for these tasks, and the metrics of numbers."""
     if "binary" in (task.kind for task in tasks):
         return "model/loss=by_kind takes both"
     loss = "by_kind" if any(task.link for task in tasks) else "mse"  # of amounts the deviance
@@ -134,7 +134,7 @@ def find_item_feature(schema: Schema, name: str) -> SparseFeature:
 
 
 def _require_single_ids(feature: SparseFeature, key: str, use: str) -> None:
-    """Check that the feature of a setting `key` has one id in every row, as its use needs.
+    """Check that the feature of a setting `key` has one id in every row, as its use requires.
 
     Raises:
         ValueError: if its rows hold lists.
@@ -175,7 +175,7 @@ def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature
 def find_history_and_item(
     schema: Schema, sequence: str | None, item: str | None
 ) -> tuple[SequenceFeature, SparseFeature]:
-    """Return a sequence, and the sparse feature that follows it.
+    """Return a sequence, and the sparse feature of its next item.
 
     Args:
         schema: needs one binary task as well.
@@ -220,7 +220,7 @@ def check_row_negatives(schema: Schema, name: str, item: SparseFeature) -> None:
 def check_user_column(
     schema: Schema, name: str | None, *, exclude_known: bool, in_batch: bool
 ) -> None:
-    """Check the column that tells which rows are of the same user.
+    """Check the column that identifies the rows of the same user.
 
     Raises:
         ValueError: if there is no such column, or if nothing reads it.
@@ -229,7 +229,7 @@ def check_user_column(
         return
     if not exclude_known:
         raise ValueError(f"user={name}: has no effect; set exclude_known=true")
-    if not in_batch:  # it would depend on how an update is divided, which the loss does not know
+    if not in_batch:  # it would depend on how an update is divided, of which the loss is unaware
         raise ValueError(f"user={name}: takes rows of the batch together; set in_batch=true")
     if name not in schema.groups:
         names = [*schema.groups, *(f.name for f in schema.sparse)]
@@ -252,7 +252,7 @@ def find_item_features(schema: Schema, names: Sequence[str]) -> list[SparseFeatu
 
     Raises:
         ValueError: naming what the schema lacks, and a feature that is named twice, whose lists are
-            no id of an item, or that would tell the user's tower of the item.
+            not the id of an item, or that would reveal the item to the user's tower.
     """
     require_one_binary_task(schema)
     known = [f.name for f in schema.sparse]

@@ -1,8 +1,8 @@
 """The row scope of losses that compare rows with each other. Imports no torch.
 
 Such a loss is not a sum over rows, so its value depends on how an update is divided. Its setting
-`within` says which rows it compares: all rows of the update, which must then be one micro-batch on
-one rank, or the rows of each micro-batch on each rank. In the second case the division makes the
+`within` sets which rows it compares: all rows of the update, which must then be one micro-batch on
+one rank, or the rows of each micro-batch on each rank. In the second case the division affects the
 result and is signed.
 """
 
@@ -22,7 +22,7 @@ COMPARE_ROWS_IN_BATCH = ("SampledSoftmax", "BPR", "SampledBCE")
 
 
 def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str | None:
-    """Return the row scope of a configuration's loss; None if it takes each row by itself.
+    """Return the row scope of a configuration's loss; None if it treats rows independently.
 
     Args:
         config: a composed configuration.
@@ -71,7 +71,7 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
 
 
 def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message where the memory of a net's items cannot be kept, or does nothing.
+    """Yield a message if the memory of a net's items cannot be used, or has no effect.
 
     Args:
         config: a composed configuration.

@@ -20,7 +20,7 @@ class SASRec(CausalModel):
     """The next item of a sequence: r = F_t . M_i, eq. 7, where M is the table of the items itself.
 
     The loss is configurable; the paper's is binary cross-entropy with one negative per place.
-    Places count from the newest item, which is what the paper's padding in front amounts to.
+    Places count from the newest item, which is equivalent to the paper's padding at the front.
 
     Args:
         schema: see `NextItemModel`.
@@ -31,7 +31,7 @@ class SASRec(CausalModel):
         shared: further arguments of `CausalModel`.
 
     Raises:
-        ValueError: if the schema lacks what is needed, or if sizes do not fit together.
+        ValueError: if the schema lacks what is needed, or if sizes are incompatible.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SASRec(CausalModel):
         self.norm = nn.LayerNorm(embedding_dim)
 
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:
-        """Return F of every place, [B, L, D]; places behind the end of a sequence mean nothing."""
+        """Return F of every place, [B, L, D]; places after the end of a sequence mean nothing."""
         place_L = torch.arange(embedded_BLD.shape[1], device=length_B.device)
         from_newest_BL = (length_B[:, None] - 1 - place_L).clamp(min=0)
         # places repeat: on CPU the backward of indexing adds repeats in another order in every run

@@ -57,12 +57,12 @@ def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
     """Return the width of every table.
 
     Args:
-        value: the setting, checked. The first pattern that fits a table's name counts; `default`
-            is for tables that none fits.
+        value: the setting, checked. The first pattern that matches a table's name counts; `default`
+            is for tables that none matches.
         num_rows: by table.
 
     Raises:
-        ConfigError: for a pattern that fits no table, and a table without a width.
+        ConfigError: for a pattern that matches no table, and a table without a width.
     """
     if not isinstance(value, Mapping):
         value = {DEFAULT: value}
@@ -83,7 +83,7 @@ def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
 
 
 def one_width(value: Any, num_rows: Mapping[str, int], model: str) -> int:
-    """Return the width of all tables of a model whose tables have one.
+    """Return the width of all tables, for a model that supports only one width.
 
     `auto` is the mean of the tables' widths, rounded up to a multiple of 4.
 

@@ -48,7 +48,7 @@ from runner.models.layers.row_draws import shared_draws
 from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
 from runner.models.requirements import check_row_negatives, find_item_features
 
-SMALLEST_TEMPERATURE = 0.01  # of one that is learnt
+SMALLEST_TEMPERATURE = 0.01  # of a learnt temperature
 
 
 class TwoTower(RetrievalModel):
@@ -67,20 +67,20 @@ class TwoTower(RetrievalModel):
         user_tower: hidden widths of u; a last linear layer of width `out` follows.
         item_tower: hidden widths of v; a last linear layer of width `out` follows.
         out: width of the vectors that are multiplied.
-        temperature: what scores are divided by, above 0.
+        temperature: divisor of scores, above 0.
         learn_temperature: whether it is a parameter, which starts there; scores are divided by at
             least 0.01, as in section 2.5 of CLIP (Radford et al. 2021, arXiv:2103.00020).
         normalise: whether the vectors get length 1.
-        half_life: in places, above 0; None if all events of a sequence weigh the same.
+        half_life: in places, above 0; None if all events of a sequence have the same weight.
         dropout: dropout after each hidden layer of both towers.
-        embedding_dropout: dropout of what the user's tower reads.
+        embedding_dropout: dropout of the user tower's input.
         in_batch: whether items of other rows are negatives; see `NegativeSampler`.
         uniform: number of negatives drawn uniformly; needs an item of one feature.
         popularity: number of negatives drawn by popularity; needs an item of one feature.
-        exclude_known: whether the items of a user's history, and the right items of the user's
-            rows in the batch, are no negatives of the user.
-        user: feature or group column whose id tells which rows are of the same user; None takes
-            each row as another user's.
+        exclude_known: whether the items of a user's history, and the positive items of the user's
+            rows in the batch, are excluded from the user's negatives.
+        user: feature or group column whose id identifies the rows of the same user; None treats
+            each row as a different user's.
         hardest: number of negatives that a query keeps; see `NegativeSampler`.
         hard_negatives: name of a sequence of the item's table, which the user's tower does not
             read: further negatives of its row, in training and evaluation.
@@ -166,7 +166,7 @@ class TwoTower(RetrievalModel):
         num_user = (len(users) + len(read)) * embedding_dim + len(schema.dense)
         self.item_width = len(self.item_features) * embedding_dim
         hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
-        # `thing` is the item's tower; checkpoints know it by this name
+        # `thing` is the item's tower; checkpoints have this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
         self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
         if has_batch_statistics(self.thing):
@@ -195,7 +195,7 @@ class TwoTower(RetrievalModel):
         is_positive_B = batch.is_positive_B
         row_P = is_positive_B.nonzero()[:, 0]  # sync: the number of queries
         candidates = None
-        if embeddings.shared_CD:  # those of the table stand behind the drawn ones
+        if embeddings.shared_CD:  # those of the table follow the drawn ones
             candidates = (embeddings.shared_CD[0], embeddings.per_batch["candidates"])
         sampled = None
         if (count := self.negatives.num_sampled) and candidates is not None:
@@ -219,7 +219,7 @@ class TwoTower(RetrievalModel):
     def encode_hard_negatives(
         self, embeddings: Embeddings, row_P: Tensor
     ) -> tuple[Tensor, Tensor] | None:
-        """Return the vectors [P, L, out] and ids [P, L] of rows' own negatives; id -1 for none."""
+        """Return the vectors [P, L, out] and ids [P, L] of each row's negatives; id -1 for none."""
         embedded, ids, per_row = [], [], embeddings.per_row
         if self.hard_negatives:
             place = [s.name for s in self.embedding.sequences].index(self.hard_negatives)
@@ -238,7 +238,7 @@ class TwoTower(RetrievalModel):
         if not ids:
             return None
         embedded_BLD, ids_BL = torch.cat(embedded, dim=1), torch.cat(ids, dim=1)
-        # of all rows, so that what a dropout drops does not depend on how rows are divided
+        # of all rows, so that dropout does not depend on how rows are divided
         vectors = self.encode(self.thing, embedded_BLD.flatten(0, 1))
         return torch.unflatten(vectors, 0, ids_BL.shape)[row_P], ids_BL[row_P]
 
@@ -269,10 +269,10 @@ class TwoTower(RetrievalModel):
 
 
 def _make_temperature(temperature: float, is_learnt: bool) -> Tensor | float:
-    """Return what scores are divided by, a parameter if it is learnt.
+    """Return the divisor of scores, a parameter if it is learnt.
 
     Raises:
-        ValueError: for a learnt one that is below what it can reach.
+        ValueError: for a learnt one that is below its minimum.
     """
     if not is_learnt:
         return temperature
@@ -293,10 +293,10 @@ def _check_single_feature(names: Sequence[str]) -> None:
 
 
 def _check_draws_nothing(drawn: Mapping[str, object]) -> None:
-    """Check that a tower with statistics of the batch gets items of rows alone.
+    """Check that a tower with batch statistics only gets items of rows.
 
     Raises:
-        ValueError: if it gets drawn ones, too.
+        ValueError: if it also gets drawn ones.
     """
     given = {name: value for name, value in drawn.items() if value}
     if given:

@@ -1,4 +1,4 @@
-"""Settings of a net and a loss that change nothing beside the others. No torch."""
+"""Finds settings of a net and a loss without an effect, given the others. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from runner.models.norm_scope import hidden_settings, norm_row_scope
 from runner.models.row_scope import builtin_loss_name
 
-# setting of hidden layers -> the lists of widths, of whatever net, whose layers it acts on
+# setting of hidden layers -> the lists of widths, of any net, whose layers it affects
 _MLPS = ("deep", "top", "tower", "user_tower", "item_tower", "streams", "first", "second")
 _WITH_NORM = (*_MLPS, "experts", "bottom")
 LAYERS_OF = {
@@ -38,7 +38,7 @@ def find_unused_settings(
 
 
 def check_loss_correction(config: Mapping[str, Any], *, from_run: bool) -> Iterator[str]:
-    """Yield a message for a correction of log q beside negatives that leave log q out.
+    """Yield a message for a correction of log q if the negatives do not use log q.
 
     Args:
         config: a composed configuration.
@@ -56,15 +56,15 @@ def check_loss_correction(config: Mapping[str, Any], *, from_run: bool) -> Itera
 
 
 def _empty_lists(key: str, net: Mapping[str, Any]) -> list[str]:
-    """Return the lists of widths that a setting acts on, if all of them are empty; else nothing."""
+    """Return the lists of widths that a setting affects, if all of them are empty; else nothing."""
     lists = [name for name in LAYERS_OF[key] if name in net]
     if key == "activation" and net.get("attention_activation") is not None:
-        lists.remove("attention")  # whose layers have that one
+        lists.remove("attention")  # its layers have that activation
     return [] if any(net[name] for name in lists) else lists
 
 
 def _unused_of_net(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield names of settings of a built-in net, and why they have no effect."""
+    """Yield names of settings of a built-in net without an effect, and the reason."""
     net = config["model"]["net"]
     idle = {key: lists for key in LAYERS_OF if (lists := _empty_lists(key, net))}
     for key, lists in idle.items():

@@ -23,7 +23,7 @@ from runner.models.table_widths import TableWidths
 class WideAndDeep(LinearDeepModel):
     """A linear model plus a deep network, both on ids and dense features, eq. 3.
 
-    The paper's crossed columns belong to the dataset, not to the model: a column that holds the
+    The paper's crossed columns belong to the dataset, not to the model: a column with the
     crossed id is wide like any other.
 
     With `pairs` the dot products of the embeddings of all pairs of sparse features are added, as
@@ -36,12 +36,12 @@ class WideAndDeep(LinearDeepModel):
         deep: hidden widths; a last linear layer with one logit per task follows.
         pairs: whether dot products are added, see `PairTerm`; they need one width. With `fitted`,
             `checkpoint.init_linear` starts them as factors of the train rows, and `pair_scale`
-            makes these small for the network, which would learn by heart which ids stand together.
-        scale: of the logits, or numbers by task (1 for a task that is left out); None is 1. Steps
-            of an optimizer such as Adam's have about one size, and so a label that is a number is
-            learnt in the unit of its deviation.
-        members: how many deep networks there are, which share their matrices, see `MemberLinear`.
-            Each learns by a loss of its own, and the mean of their logits is the model's. None: 1.
+            makes these small for the network, which would memorise which ids occur together.
+        scale: of the logits, or numbers by task (1 for omitted tasks); None is 1. Steps
+            of an optimizer such as Adam have about one size, so a label that is a number is
+            learnt in units of its deviation.
+        members: number of deep networks, which share their matrices, see `MemberLinear`.
+            Each learns by a separate loss, and the model's logit is their mean. None: 1.
         periodic: whether the deep network sees waves of the dense features, see `PeriodicNumbers`.
         shared: further arguments of `LinearDeepModel`.
 
@@ -69,11 +69,11 @@ class WideAndDeep(LinearDeepModel):
         super().__init__(schema, embedding_dim, **shared)
         self.scales = expand_per_task(scale, [task.name for task in schema.tasks], "scale")
         self.register_buffer("scale_T", torch.tensor(self.scales), persistent=False)
-        # of the vectors whose dot products are added; 0: none are
+        # of the vectors whose dot products are added; 0: none
         self.pair_width = _check_pairs(schema, embedding_dim, pairs) if pairs else 0
         self.pairs = PairTerm(schema, self.pair_width) if pairs else None
         ones = torch.ones(len(schema.sparse) * self.pair_width) if pairs == FITTED else None
-        self.register_buffer("pair_scale", ones)  # of what the network sees of pooled_BE
+        self.register_buffer("pair_scale", ones)  # of the network's input of pooled_BE
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.numbers = _make_numbers(schema) if periodic else None
@@ -96,7 +96,7 @@ class WideAndDeep(LinearDeepModel):
         if self.pairs is not None:
             term_BT = self.pairs(pooled_BE.unflatten(1, (-1, self.pair_width)))
             logits = logits + (term_BT if self.members is None else term_BT[:, None])
-        if set(self.scales) != {1.0}:  # in float32: a scaled label may be beyond the range of fp16
+        if set(self.scales) != {1.0}:  # in float32: a scaled label may exceed the range of fp16
             logits = logits.float() * self.scale_T
         if self.members is None:
             return Prediction.of(logits, batch)

@@ -21,7 +21,7 @@ from runner.models.layers.small_products import multiply_pairs
 
 
 class Wukong(DeepModel):
-    """Layers of which each doubles the highest degree of the interactions, then an MLP, section 3.
+    """Layers that each double the highest degree of the interactions, then an MLP, section 3.
 
     The paper's optional attention that chooses the projection of a factorization machine by the row
     is left out.
@@ -29,10 +29,10 @@ class Wukong(DeepModel):
     Args:
         schema: needs at least one sparse feature; without dense ones the bottom MLP is left out.
         embedding_dim: D, width of every table and of the bottom MLP's output.
-        bottom: hidden widths of the MLP that makes one vector of the dense features.
+        bottom: hidden widths of the MLP that computes one vector of the dense features.
         num_layers: number of Wukong layers.
-        num_interacted: vectors that the factorization machine of a layer gives, the paper's n_F.
-        num_linear: vectors that its linear compression gives, the paper's n_L.
+        num_interacted: output vectors of a layer's factorization machine, the paper's n_F.
+        num_linear: output vectors of its linear compression, the paper's n_L.
         num_compressed: K, columns of the projection of a factorization machine, the paper's k.
         interaction: hidden widths of the MLP after each factorization machine.
         top: hidden widths; a last linear layer with one logit per task follows.
@@ -92,10 +92,10 @@ class Wukong(DeepModel):
 
 
 class WukongLayer(nn.Module):
-    """LN(FMB(X) and LCB(X) side by side + X), section 3.3; LN is of each vector.
+    """LN([FMB(X), LCB(X)] + X), section 3.3; LN is applied to each vector.
 
     FMB(X) = MLP(LN(X X^T Y)), whose projection Y of [N, K] makes its cost linear in N, and
-    LCB(X) = W X. A linear map of the vectors fits X to the sum where their numbers differ.
+    LCB(X) = W X. A linear map of the vectors adapts X to the sum if their numbers differ.
 
     Args:
         num_inputs: N.
@@ -131,7 +131,7 @@ class WukongLayer(nn.Module):
         weights = [self.project.weight, self.compress.weight]
         if self.residual is not None:
             weights.append(self.residual.weight)
-        # One product of rows that lie as it takes them, since copies would cost more than products
+        # One product of rows in the order that it needs, since copies would cost more than products
         x_BDN = x_BND.transpose(1, 2).contiguous()
         mapped_BD = linear(x_BDN, torch.cat(weights))
         parts = torch.split(mapped_BD, [len(weight) for weight in weights], dim=2)

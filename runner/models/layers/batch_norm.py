@@ -1,4 +1,4 @@
-"""Batch normalisation over the rows of an update, however it is cut, or of each micro-batch.
+"""Batch normalisation over the rows of an update, however divided, or of each micro-batch.
 
 B rows, C channels.
 """
@@ -25,23 +25,23 @@ class BatchNorm(UpdateState):
     """(x - mean) / sqrt(variance + eps) * weight + bias, for each channel.
 
     Ioffe and Szegedy 2015 (arXiv:1502.03167). The statistics are those of the rows that count:
-    rows of weight 0, which were skipped or only pad, are normalised but not counted. With the
+    rows of weight 0, which were skipped or are padding, are normalised but not counted. With the
     scope `update` the rows of all ranks count, in one exchange forward and one backward, and the
     trainer runs all micro-batches of an update as one; with `micro_batch` only those of the call.
-    Where a single row counts, its variance is 0 and the output is the bias.
+    If a single row counts, its variance is 0 and the output is the bias.
 
-    Evaluations use running statistics. They move once for each update, in `end_update`, towards
+    Evaluations use running statistics. They change once for each update, in `end_update`, towards
     mean and unbiased variance of all its rows in both scopes, and not at all for an update that is
     skipped, or of one row.
 
     Args:
         width: C.
-        scope: whose rows make the statistics.
+        scope: the rows over which the statistics are computed.
         eps: added to the variance.
         affine: whether there are weight and bias.
         averages_first: whether the running statistics are the mean of the first updates, ten of
-            them, before they move by `MOMENTUM`. Else they start at 0 and 1, of which after n
-            updates 0.9^n is left: too much where variances are far from 1.
+            them, before they move by `MOMENTUM`. Otherwise they start at 0 and 1, of which after n
+            updates 0.9^n remains: too much if variances are far from 1.
     """
 
     uncompiled = ("_normalise",)
@@ -65,7 +65,7 @@ class BatchNorm(UpdateState):
         self.register_buffer("running_mean", torch.zeros(width))
         self.register_buffer("running_var", torch.ones(width))
         self.register_buffer("num_updates", torch.zeros(()) if averages_first else None)
-        self.seen: Moments | None = None  # of the update that is under way
+        self.seen: Moments | None = None  # of the current update
 
     def forward(self, x_BC: Tensor, weights_B: Tensor | None = None) -> Tensor:
         """Return [B, C] in the type of x; statistics have the type of the parameters.
@@ -73,7 +73,7 @@ class BatchNorm(UpdateState):
         Collective in training, with the scope `update`.
 
         Args:
-            x_BC: what is normalised.
+            x_BC: the input.
             weights_B: rows of weight 0 do not count; None: all count.
         """
         if self.training:
@@ -83,7 +83,7 @@ class BatchNorm(UpdateState):
         return functional.batch_norm(x_BC, *statistics, self.weight, self.bias, eps=self.eps)
 
     def end_update(self, *, applied: bool) -> None:
-        """Move the running statistics by what the update has seen, if it was applied.
+        """Move the running statistics by the statistics of the update, if it was applied.
 
         Collective with the scope `micro_batch`.
         """
@@ -107,7 +107,7 @@ class BatchNorm(UpdateState):
         self.forget_update()
 
     def forget_update(self) -> None:
-        """Drop what the update under way has seen."""
+        """Discard the statistics of the current update."""
         self.seen = None
 
     def takes_local_rows(self, x_BC: Tensor, weights_B: Tensor | None) -> bool:
@@ -144,7 +144,7 @@ class BatchNorm(UpdateState):
 
     @torch.no_grad()
     def take_in(self, count: Tensor | int, mean: Tensor, m2: Tensor) -> None:
-        """Add rows to those that the update has seen.
+        """Add rows to the statistics of the update.
 
         Args:
             count: of the rows.
@@ -177,7 +177,7 @@ def has_batch_statistics(module: nn.Module) -> bool:
 
 
 def all_count(weights_B: Tensor | None) -> bool:
-    """Return whether all rows count. On a GPU that is not asked, since the host would wait."""
+    """Return whether all rows count. On a GPU this is not checked, since the host would wait."""
     if weights_B is None:
         return True
     do_all = weights_B.is_cpu and weights_B.numel() > 0 and float(weights_B.min()) > 0
@@ -190,7 +190,7 @@ def _over_ranks(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Collective. Return rows, mean and sum of squared deviations over all ranks.
 
-    The exchanged sums of squares are in float64, or a large mean would drown the deviations.
+    The exchanged sums of squares are in float64, since a large mean would drown the deviations.
     """
     if not ranks.is_distributed:
         return count, mean, m2
@@ -260,7 +260,7 @@ class RowStatistics(NamedTuple):
 
 
 class _NormaliseLocally(torch.autograd.Function):
-    """Normalises rows of this rank that all count."""
+    """Normalises rows of this rank, all of which count."""
 
     @staticmethod
     def forward(
@@ -281,7 +281,7 @@ class _NormaliseLocally(torch.autograd.Function):
 
 
 class _Normalise(torch.autograd.Function):
-    """The same as torch's, where rows may not count and further ones may lie on other ranks."""
+    """Normalises like torch, but some rows may not count and further ones may be on other ranks."""
 
     @staticmethod
     def forward(

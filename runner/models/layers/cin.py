@@ -1,6 +1,6 @@
 """Compressed interaction network of xDeepFM (Lian et al. 2018, arXiv:1803.05170).
 
-B batch, N fields, D embedding width, I maps that a layer reads, H maps that it makes, R = B x D
+B batch, N fields, D embedding width, I input maps of a layer, H output maps, R = B x D
 columns, of which C are computed at a time.
 """
 
@@ -23,8 +23,8 @@ from runner.models.layers.small_products import numbers_at_a_time
 class CIN(nn.Module):
     """X^k_h = sum_ij W^{k,h}_ij (X^{k-1}_i * X^0_j), eq. 6; each map summed over D, eq. 7 and 8.
 
-    The activation is the identity, the paper's best. It computes in float32 also under autocast.
-    A training sums over N first, by one product of matrices. An evaluation multiplies by W last, as
+    The activation is the identity, the paper's best. It computes in float32 even under autocast.
+    Training sums over N first, by one matrix product. Evaluation multiplies by W last, as
     an exported graph does, so that both give the same numbers.
 
     Args:
@@ -71,7 +71,7 @@ def compress(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
 
 
 def multiply_last(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
-    """Return what `compress` returns, from products that are written out."""
+    """Return the result of `compress`, computed from explicit products."""
     x_RI, x0_RN = x_IR.t(), x0_NR.t().contiguous()
 
     def product(part: slice) -> Tensor:
@@ -92,9 +92,9 @@ def multiply_last(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
 
 
 class _Compress(torch.autograd.Function):
-    """Sums over N are a product of matrices, whose H x I results meet x, each column by itself.
+    """Computes sums over N by a matrix product, whose H x I results are multiplied by x per column.
 
-    The backward computes them again: keeping them would cost H x I x R numbers.
+    The backward recomputes them, since keeping them would cost H x I x R numbers.
     """
 
     @staticmethod
@@ -113,7 +113,7 @@ class _Compress(torch.autograd.Function):
 
 
 class _CompressSquares(torch.autograd.Function):
-    """The same where x is x0: with weights that are alike for ij and ji, one gradient is both."""
+    """Does the same if x is x0: with weights that are symmetric in ij, one gradient is both."""
 
     @staticmethod
     def forward(ctx: Any, x_NR: Tensor, weight_HP: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ def _backward(
 
 
 def _chunks(x_IR: Tensor, num_sums: int) -> Iterator[tuple[slice, Tensor]]:
-    """Yield columns, and room for their [H, I, C] sums that the next ones take again."""
+    """Yield columns, and space for their [H, I, C] sums that the next ones reuse."""
     num_inputs, num_columns = x_IR.shape
     step = min(max(num_columns, 1), _columns_at_a_time(x_IR, num_sums))
     room = x_IR.new_empty(num_sums * step)

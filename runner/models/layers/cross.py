@@ -73,7 +73,7 @@ class MixtureCrossLayer(nn.Module):
         return x_BW + x0_BW * mixed_BW
 
     def init_own_weights(self, name: str) -> None:
-        """Initialise each C_k by itself, for `init_linear_layers`."""
+        """Initialise each C_k separately, for `init_linear_layers`."""
         for inner_RR in self.inner_KRR.detach():
             init_weight(inner_RR.T, name)
 

@@ -1,4 +1,4 @@
-"""The base class of models with hidden layers, for the arguments that all of them take."""
+"""The base class of models with hidden layers, for the arguments that they have in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runner.models.table_widths import TableWidths
 
 
 class DeepModel(EmbeddingModel):
-    """A model with hidden layers, which builds them as `hidden` says.
+    """A model with hidden layers, which are built as described by `hidden`.
 
     A model ends its constructor with `init_linear_layers(self, self.linear_init)`.
 
@@ -61,13 +61,13 @@ class DeepModel(EmbeddingModel):
 
 
 class LinearDeepModel(DeepModel):
-    """A model with hidden layers and a first-order term, whose tables stand beside the others.
+    """A model with hidden layers and a first-order term with separate tables.
 
     Args:
         schema: of the data.
         embedding_dim: width of every table, or widths by table, but the first-order ones.
-        linear_weights: of several tasks: own, or one set that they share; None is own. Runs that
-            lack the setting are of a time in which they shared one.
+        linear_weights: of several tasks: own, or one shared set; None is own. Runs
+            without the setting are from a version in which they shared one.
         embedding_init: of the tables, see `TableLookup`.
         shared: further arguments of `DeepModel`.
     """

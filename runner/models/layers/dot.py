@@ -19,8 +19,8 @@ ALIGNED = 4  # vectors, for MKL's code for AVX2
 class DotInteraction(nn.Module):
     """The strict lower triangle of X X^T: [B, N, D] to [B, N (N - 1) / 2].
 
-    Under autocast vectors and results are of low precision. A CPU multiplies in float32 between:
-    the products are small, and torch picks pairs out of 16-bit numbers in four times the time.
+    Under autocast vectors and results are of low precision. A CPU multiplies in float32:
+    the products are small, and torch selects pairs of 16-bit numbers in four times the time.
     """
 
     lower_P: Tensor
@@ -32,11 +32,11 @@ class DotInteraction(nn.Module):
         row_P, column_P = torch.tril_indices(num_vectors, num_vectors, offset=-1)
         # indices of a flat index_select, since x[:, i, j] costs several times as much on CPU
         self.register_buffer("lower_P", row_P * num_vectors + column_P, persistent=False)
-        # of a matrix that is padded: MKL's products of 28 vectors are faster than those of 27
+        # of a padded matrix: MKL's products of 28 vectors are faster than those of 27
         self.num_padded = -(-num_vectors // ALIGNED) * ALIGNED
         padded_P = row_P * self.num_padded + column_P
         self.register_buffer("padded_lower_P", padded_P, persistent=False)
-        # the pair of every element of the whole matrix; on the diagonal P, the place of a zero
+        # index of the pair of every element of the whole matrix; on the diagonal P, that of a zero
         both_NN = torch.full((num_vectors, num_vectors), len(row_P))
         both_NN[row_P, column_P] = both_NN[column_P, row_P] = torch.arange(len(row_P))
         self.register_buffer("both_NN", both_NN.flatten(), persistent=False)
@@ -52,7 +52,7 @@ class DotInteraction(nn.Module):
         return self._pairs(low_BND.float()).to(low_BND.dtype)
 
     def _pairs(self, x_BND: Tensor) -> Tensor:
-        if torch.compiler.is_exporting():  # what is exported needs operators of torch alone
+        if torch.compiler.is_exporting():  # exports may only contain operators of torch
             pairs_BNN = torch.bmm(x_BND, x_BND.transpose(1, 2))
             return pairs_BNN.flatten(1).index_select(1, self.lower_P)
         # in a compiled graph one operator: its own loops make an update of DLRM 1.4 times as long
@@ -60,7 +60,7 @@ class DotInteraction(nn.Module):
         lower_P, num_padded = self.lower_P, x_BND.shape[1]
         if torch.compiler.is_compiling():
             dot = _compiled_dot
-        elif torch.is_grad_enabled() and takes_numpy(x_BND, x_BND):  # not where one evaluates
+        elif torch.is_grad_enabled() and takes_numpy(x_BND, x_BND):  # not in evaluation
             lower_P, num_padded = self.padded_lower_P, self.num_padded
         return dot(x_BND, lower_P, self.both_NN, num_padded)
 
@@ -82,15 +82,15 @@ class _Dot(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:
         x_BND, both_NN = ctx.saved_tensors
-        if torch.is_grad_enabled():  # somebody takes gradients of gradients
+        if torch.is_grad_enabled():  # gradients of gradients are requested
             return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None, None
         return _gradient(grad_BP, x_BND, both_NN), None, None, None
 
 
 def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int) -> Tensor:
-    """Return the products of all pairs, [B, P], of which `lower_P` has the places.
+    """Return the products of all pairs, [B, P], whose indices are `lower_P`.
 
-    These are those in a matrix of `num_padded` vectors, the last ones of which are zeros.
+    They are computed in a matrix of `num_padded` vectors, the last of which are zeros.
     """
     products_CNN, out_BP = _buffer(x_BND, num_padded), x_BND.new_empty(len(x_BND), len(lower_P))
     padded_CND = None
@@ -126,7 +126,7 @@ def _multiply_by_torch(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
 
 
 def _register() -> Any:
-    """Return `_Dot` as one operator of a compiled graph, which does not look into its loops."""
+    """Return `_Dot` as one operator of a compiled graph, which the compiler does not trace."""
     op = torch.library.custom_op
     forward = op(
         "runner::dot",

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from runner.models.layers.row_draws import draw_bits
 
-_LEVELS = 1 << 16  # values of the random number that decides whether an element is dropped
+_LEVELS = 1 << 16  # values of the random number that decides what is dropped
 
 
 class Dropout(nn.Dropout):
@@ -17,10 +17,10 @@ class Dropout(nn.Dropout):
 
     Torch draws 32 random bits for each element and compares them as a double, which on CPU costs
     as much as the matrix product that follows. Here an element takes 16 bits, a quarter of a
-    64-bit draw. So p is rounded to a multiple of 1/65536, and elements that stay are scaled by the
-    rounded p. In an update what is dropped of a row is a function of the update's seed and the
-    row's place in it, so that micro-batches, ranks, and threads with rows of their own drop the
-    same; see `row_draws`. Elsewhere torch's own generator goes on. A GPU and compiled code have
+    64-bit draw. So p is rounded to a multiple of 1/65536, and kept elements are scaled by the
+    rounded p. In an update the dropped elements of a row depend on the update's seed and the
+    row's index in it, so that micro-batches, ranks, and threads with parts of the rows drop the
+    same; see `row_draws`. Otherwise torch's generator is used. A GPU and compiled code use
     torch's dropout.
 
     Args:

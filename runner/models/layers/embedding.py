@@ -1,4 +1,4 @@
-"""The first half of every model: its table look-ups, which the builder places on devices."""
+"""The first half of every model: its table look-ups, which the builder assigns to devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.models.argument_types import EmbeddingInit, LinearWeights, Size, Siz
 from runner.models.requirements import require_sparse_feature
 from runner.models.table_widths import TableWidths
 
-# ends the names of first-order tables and of their features; torch allows no dot in them
+# suffix of first-order tables and of their features; torch allows no dot in it
 LINEAR_SUFFIX = ":linear"
 
 
@@ -25,7 +25,7 @@ def count_first_order(schema: Schema, linear_weights: LinearWeights) -> int:
     """Return how many first-order weights an id has: one for each task, or one for all tasks.
 
     Raises:
-        ValueError: for one of all tasks that are classes, which changes no softmax.
+        ValueError: for shared weights of tasks that are classes, which would change no softmax.
     """
     check_value("linear_weights", linear_weights, LinearWeights)
     labels = [task.one_of for task in schema.tasks if task.one_of]
@@ -38,9 +38,9 @@ def count_first_order(schema: Schema, linear_weights: LinearWeights) -> int:
 
 
 def count_equal_columns(num_weights: int) -> int:
-    """Return how many equal columns stand for each first-order weight of an id: `FirstOrder`.
+    """Return how many equal columns store each first-order weight of an id, see `FirstOrder`.
 
-    They are as many as make the width of the table, which is this times `num_weights`, a multiple
+    Their number makes the width of the table, which is this times `num_weights`, a multiple
     of 4, which FBGEMM stores without padding.
     """
     return math.lcm(STORED_MULTIPLE, num_weights) // num_weights
@@ -99,13 +99,13 @@ class TableLookup(nn.Module):
     Args:
         schema: needs at least one sparse feature.
         dim: D, width of every table, or widths by table.
-        linear: number of first-order weights of an id, see `count_first_order`; of more than 0 a
-            table for each of the other tables holds them, for `FirstOrder`.
+        linear: number of first-order weights of an id, see `count_first_order`; above 0, they are
+            in one table for each of the other tables, for `FirstOrder`.
         init: initial weights are uniform in [-init, init]; None for the square root of 1 / rows.
 
     Raises:
-        ValueError: if the schema has no sparse feature, if features that share a table do not fit
-            together, or if a size is out of range.
+        ValueError: if the schema has no sparse feature, if features that share a table are
+            incompatible, or if a size is out of range.
     """
 
     def __init__(

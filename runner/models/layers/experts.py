@@ -20,13 +20,13 @@ from runner.models.layers.small_products import multiply_pairs
 
 
 class Experts(nn.Module):
-    """MLPs of one shape on the same input, computed as one. All layers are hidden ones.
+    """MLPs of one shape with the same input, computed as one. All layers are hidden ones.
 
     Args:
         num_experts: X.
         num_inputs: width of the input.
         widths: of the layers.
-        hidden: what follows the linear map of a layer, but the dropout; None: a ReLU.
+        hidden: the modules after the linear map of a layer, except dropout; None: a ReLU.
 
     Raises:
         ValueError: if there is no expert or no layer.
@@ -80,7 +80,7 @@ class Experts(nn.Module):
         return hidden.transpose(0, 1)
 
     def init_own_weights(self, name: str) -> None:
-        """Initialise what is no linear layer, for `init_linear_layers`."""
+        """Initialise parameters other than linear layers, for `init_linear_layers`."""
         for weight, bias in zip(self.weights, self.biases):
             for part in weight.detach():
                 init_weight(part.T, name)
@@ -99,7 +99,7 @@ class Mixture(nn.Module):
         """Return [B, G, W].
 
         Args:
-            x_B: what the gates read.
+            x_B: the input of the gates.
             *groups_BXW: the experts, in one tensor or several.
         """
         gates_BGX = torch.unflatten(self.gate(x_B), 1, (-1, self.num_experts)).softmax(2)

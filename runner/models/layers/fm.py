@@ -11,10 +11,10 @@ from runner.batch import Schema
 
 
 class PairTerm(nn.Module):
-    """The sum of the dot products of all pairs of vectors, the same to all tasks.
+    """The sum of the dot products of all pairs of vectors, the same for all tasks.
 
-    Labels of classes ignore what is the same to all classes: with one, each task weighs the
-    dimensions of the vectors by itself.
+    A softmax over classes ignores a term that is the same for all: for classes, each task weights
+    the dimensions of the vectors separately.
 
     Args:
         schema: its tasks are predicted.

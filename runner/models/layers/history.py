@@ -1,4 +1,4 @@
-"""The base class of models that read each history in the light of a candidate item.
+"""The base class of models that relate each history to a candidate item.
 
 B batch, L sequence length, D embedding width.
 """
@@ -28,7 +28,7 @@ class HistoryModel(DeepModel):
         schema: needs a sequence, and a sparse feature that reads its table: the candidate. A
             sequence whose table no feature reads is averaged.
         embedding_dim: D, width of every table.
-        draws_items: whether items of the first candidate's table are looked up besides.
+        draws_items: whether items of the first candidate's table are also looked up.
         embedding_init: see `TableLookup`.
         shared: further arguments of `DeepModel`.
 
@@ -63,7 +63,7 @@ class HistoryModel(DeepModel):
         super().__init__(schema, embedding_dim, embedding, **shared)
         self.sequences, self.candidates = schema.sequences, candidates
         self.candidate_table = table
-        # numbers that the MLP sees if the vector of each history has D
+        # inputs of the MLP if the vector of each history has width D
         num_vectors = len(schema.sparse) + len(schema.sequences)
         self.num_inputs = num_vectors * embedding_dim + len(schema.dense)
 
@@ -87,7 +87,7 @@ class HistoryModel(DeepModel):
             sequence: the history's.
             inputs: of the layer.
             embeddings: of the batch.
-            aux: gets what the loss reads besides.
+            aux: receives further inputs of the loss.
         """
         vectors_BD: Tensor = layer(*inputs)
         return vectors_BD

@@ -1,4 +1,4 @@
-"""Whether something watches a module."""
+"""Checks whether a module has hooks."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from runner.models.layers.small_products import multiply_pairs
 class LocalActivation(nn.Module):
     """sum_j a(e_j, v) e_j, eq. 3, where the MLP a maps (e, e - v, e * v, v) to a number.
 
-    The weights are not normalised: their sum tells how strong the interest is. The paper feeds the
-    outer product of both to the MLP; its published code feeds difference and product.
+    The weights are not normalised: their sum shows how strong the interest is. The paper's MLP has
+    the outer product of both as input; its published code has difference and product.
 
     Args:
         dim: D.
@@ -34,7 +34,7 @@ class LocalActivation(nn.Module):
     def forward(
         self, x_BLD: Tensor, item_BD: Tensor, length_B: Tensor, weights_B: Tensor
     ) -> Tensor:
-        """Return [B, D]. Places at or behind `length_B` do not count, nor rows of weight 0."""
+        """Return [B, D]. Places from `length_B` on do not count, nor rows of weight 0."""
         item_BLD = item_BD[:, None].expand_as(x_BLD)
         both_BLE = torch.cat((x_BLD, x_BLD - item_BLD, x_BLD * item_BLD, item_BLD), dim=2)
         is_padding_BL = ~is_event(length_B, x_BLD.shape[1])
@@ -55,7 +55,7 @@ def mean_pool(sequence_BLD: Tensor, length_B: Tensor, half_life: float | None = 
             weights.
     """
     if half_life is None:
-        # what lies behind the end gets no gradient, which clipping would count
+        # places after the end get no gradient, which clipping would count
         is_padding_BL = ~is_event(length_B, sequence_BLD.shape[1])
         events_BLD = sequence_BLD.masked_fill(is_padding_BL[:, :, None], 0.0)
         return events_BLD.sum(1) / length_B.clamp(min=1)[:, None]

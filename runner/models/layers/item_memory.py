@@ -15,9 +15,9 @@ class ItemMemory(UpdateState):
     """A queue of the newest item vectors and their ids, without gradient.
 
     Wang, Zhu and He 2021 ("Cross-Batch Negative Sampling for Training Two-Tower Recommenders",
-    SIGIR, section 3.2). A vector is as old as the updates since it was put in, at most M divided by
-    the queries of an update. The queue is part of a checkpoint, and an update that is skipped
-    leaves it as it was.
+    SIGIR, section 3.2). A vector's age is the number of updates since its insertion, at most M
+    divided by the queries of an update. The queue is part of a checkpoint, and an update that is
+    skipped does not change it.
 
     Args:
         size: M.

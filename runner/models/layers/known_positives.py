@@ -1,4 +1,4 @@
-"""Which candidates are known positives of the user whom a query is for.
+"""Determines which candidates are known positives of a query's user.
 
 P queries, C candidates, N known pairs of a user and an item, U users, K different candidates.
 """
@@ -30,13 +30,13 @@ class KnownPositives:
         is_positive_B: Tensor,
         history: tuple[Tensor, Tensor] | None,
     ) -> KnownPositives:
-        """Collect the right items of all rows of a user, and the items of their histories.
+        """Collect the positive items of all rows of a user, and the items of their histories.
 
         Args:
             row_P: the rows of the queries.
             user_B: the users of the rows.
             item_B: the items of the rows.
-            is_positive_B: whether a row's item is right.
+            is_positive_B: whether a row's item is a positive one.
             history: ids [B, L] and lengths [B], if there is one.
         """
         users, items = [user_B[is_positive_B]], [item_B[is_positive_B]]

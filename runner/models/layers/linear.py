@@ -13,22 +13,22 @@ from runner.batch import Schema
 from runner.machine.cores import cpu_name
 from runner.models.layers.embedding import count_equal_columns
 
-LEAST_PRODUCT = 1 << 25  # multiplications; smaller ones lose more to the call than they gain
+LEAST_PRODUCT = 1 << 25  # multiplications; for smaller products the call costs more than it saves
 LEAST_PADDED = 128  # numbers of a row; shorter ones are not padded
 ALIGNED, PADDED = 8, 16  # rows that are no multiple of the first are padded to one of the second
 
 
 class Linear(nn.Linear):
-    """A linear map of [..., C], whose products in a training take the fastest way on a CPU.
+    """A linear map of [..., C], whose products in training use the fastest method on a CPU.
 
-    They are oneDNN's where it is the faster library: on AMD's CPUs with AVX-512 the products of
-    PyTorch are MKL's, which takes code for AVX2 there, and oneDNN needs 0.84 of its time forward
+    They use oneDNN where it is the faster library: on AMD's CPUs with AVX-512 the products of
+    PyTorch are MKL's, which uses code for AVX2 there, and oneDNN needs 0.84 of its time forward
     and 0.55 to 0.86 for the gradient of the input. Elsewhere rows of odd widths, such as the 429
-    of 26 embeddings of 16 and 13 numbers, are written with room after each, see `multiply`.
+    of 26 embeddings of 16 and 13 numbers, are padded when written, see `multiply`.
 
-    The choice depends on the CPU and the sizes and not on a measurement, so that a run repeats to
-    the bit. An evaluation keeps PyTorch's products, as an exported graph has them, so that both
-    give the same numbers; room after each row changes none, and is taken away afterwards.
+    The choice depends on the CPU and the sizes, not on a measurement, so that results are
+    reproducible to the bit. Evaluation uses PyTorch's products, as an exported graph does, so that
+    both give the same numbers; padding changes none, and is removed afterwards.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     by_onednn = takes_onednn(x, weight)
     if by_onednn or _takes_padding(x, weight):
         if not torch.is_grad_enabled():
-            # a sigmoid and the like have other bits at the ends of rows with room after them
+            # a sigmoid and similar functions give other bits at the ends of padded rows
             return multiply(x, weight, bias, by_onednn=False).contiguous()
         product: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
             x, weight, bias, by_onednn
@@ -63,7 +63,7 @@ def has_faster_onednn() -> bool:
 
 
 def takes_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product that a training's gradient goes through is oneDNN's."""
+    """Return whether oneDNN computes a product that training differentiates."""
     return torch.is_grad_enabled() and _is_large_on_cpu(x, weight) and has_faster_onednn()
 
 
@@ -94,7 +94,7 @@ def _is_large(x: Tensor, weight: Tensor) -> bool:
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_onednn: bool) -> Tensor:
     """Return [..., W] for x of [..., C], a weight of [W, C] and a bias of [W].
 
-    MKL takes up to 1.8 times as long where rows of the result do not begin at aligned addresses.
+    MKL takes up to 1.8 times as long if rows of the result do not begin at aligned addresses.
     """
     width = weight.shape[0]
     shape = [*x.shape[:-1], width]
@@ -102,7 +102,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None, *, by_onednn: bool)
         flat_BW = torch.ops.mkldnn._linear_pointwise(
             x.reshape(-1, x.shape[-1]).contiguous(), weight, bias, "none", [], ""
         )
-        # No view, which what follows could not overwrite.
+        # Not a view, since later operations could not overwrite one.
         product: Tensor = torch.ops.aten._unsafe_view(flat_BW, shape)
         return product
     if not (_is_odd(width) and _is_large(x, weight) and x.dtype == torch.float32):
@@ -146,21 +146,21 @@ class _Product(torch.autograd.Function):
 
 
 def _weight_gradient(grad_BW: Tensor, x_BC: Tensor) -> Tensor:
-    """Return [W, C], which is written with room after each row, too, and has the same bits."""
-    if torch.is_grad_enabled():  # what is written into has no gradient of its own
+    """Return [W, C], also written with padded rows, and with the same bits."""
+    if torch.is_grad_enabled():  # an output buffer has no gradient
         return grad_BW.t() @ x_BC
     return multiply(grad_BW.t(), x_BC.t(), None, by_onednn=False).contiguous()
 
 
 class StackedLinear(Linear):
-    """Linear maps computed as one: of one input with outputs side by side, or the other way round.
+    """Linear maps computed as one: of one input with concatenated outputs, or the other way round.
 
     Args:
         num_inputs: width of the input, or of all inputs.
         num_outputs: width of all outputs.
         num_stacked: number of the maps, for `init_linear_layers`.
         bias: whether they have biases.
-        summed: whether each has an input of its own, and one output is the sum of all.
+        summed: whether each has a separate input, and the output is the sum of all.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from runner.models.layers.linear import Linear
 
 
 class FieldNorm(nn.Module):
-    """Layer normalisation of each field by itself; each field has its own gain and bias."""
+    """Layer normalisation of each field separately; each field has its own gain and bias."""
 
     def __init__(self, num_fields: int, dim: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Layers of networks that share their matrices, of which each is trained by a loss of its own.
+"""Layers of networks that share their matrices, each of which is trained by a separate loss.
 
 B rows, C channels of the input, W of the output, K members, T tasks.
 """
@@ -16,22 +16,22 @@ from torch import Tensor, nn
 from runner.batch import Prediction
 from runner.models.layers.linear import Linear, init_weight
 
-MEMBERS = "members_BKT"  # the logits of each member, which a prediction has in a training
+MEMBERS = "members_BKT"  # the logits of each member, which a prediction has in training
 
 
 class MemberLinear(nn.Module):
-    """A linear map that all members share, with factors and a bias that each has for itself.
+    """A linear map that all members share, with factors and a bias for each member.
 
     Member k maps x to (W (r_k x)) s_k + b_k: BatchEnsemble (Wen et al. 2020, arXiv:2002.06715, eq.
     3 to 5) as TabM has it (Gorishniy et al. 2025, arXiv:2410.24210, section 3.2). The factors r of
     the first layer are random signs, by which members differ; all others start at 1, and the biases
-    of all members as the same numbers.
+    of all members start with the same values.
 
     Args:
         num_members: K.
         num_inputs: C of a member.
         width: W of a member.
-        is_first: whether the members have one input; else each has one of its own.
+        is_first: whether the members share one input; otherwise each has its own.
         bias: whether there are biases.
     """
 
@@ -50,7 +50,7 @@ class MemberLinear(nn.Module):
         self.bias = nn.Parameter(bias_KW) if bias else None
 
     def init_own_weights(self, name: str) -> None:
-        """Set the biases to 0, as `init_linear_layers` does; the shared map has its own."""
+        """Set the biases to 0, as `init_linear_layers` does; it initialises the shared map, too."""
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -64,7 +64,7 @@ class MemberLinear(nn.Module):
 
 
 class MemberLogits(nn.Module):
-    """The last linear map of each member, which shares nothing.
+    """The last linear map of each member, which is not shared.
 
     Args:
         num_members: K.
@@ -93,14 +93,14 @@ class MemberLogits(nn.Module):
 
 
 def split_members(aux: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Return the logits [B, T] of each member of a prediction; none where there are no members."""
+    """Return the logits [B, T] of each member of a prediction; none if there are no members."""
     return aux[MEMBERS].unbind(1) if MEMBERS in aux else ()
 
 
 def mean_over_members(loss: Callable[[Prediction], Any], prediction: Prediction) -> Any:
     """Return the losses of a prediction, or the mean of those of its members.
 
-    What is no mapping of tensors of fractions is returned as it is, for `row_losses` to refuse.
+    A result that is no mapping of float tensors is returned unchanged, for `row_losses` to refuse.
     """
     found = [
         loss(replace(prediction, logits_BT=logits_BT, aux={}))

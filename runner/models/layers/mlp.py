@@ -1,4 +1,4 @@
-"""Multilayer perceptron, and what its hidden layers are made of. B rows, C channels."""
+"""Multilayer perceptron, and the parts of its hidden layers. B rows, C channels."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ from runner.models.row_scope import UPDATE_SCOPE
 
 @dataclass(frozen=True)
 class HiddenLayers:
-    """What follows the linear map of a hidden layer: norm and activation, then dropout.
+    """The modules after the linear map of a hidden layer: norm and activation, then dropout.
 
-    None stands for what a model does by itself: no norm, norm before the activation, statistics
+    None stands for the defaults of a model: no norm, norm before the activation, statistics
     over the update, ReLU.
 
     Args:
         norm: batch or layer; None for none.
         norm_place: before_activation or after_activation.
-        norm_scope: rows that make the statistics of a batch norm and of Dice: all of the
+        norm_scope: rows over which a batch norm and Dice compute statistics: all of the
             `update`, or those of each `micro_batch` on each rank.
         activation: its name, see `make_activation`.
         dropout: of all hidden layers, or of each.
 
     Raises:
-        ValueError: for a name that is unknown, or a dropout that is no share.
+        ValueError: for an unknown name, or a dropout that is not a share.
     """
 
     norm: Norm = None
@@ -79,7 +79,7 @@ class HiddenLayers:
         """
         if not isinstance(self.dropout, Sequence):
             return [self.dropout] * num_layers
-        if num_layers == 0:  # such as the item's tower: the list is for another one
+        if num_layers == 0:  # such as the item's tower, for which the list is not meant
             return []
         if len(self.dropout) != num_layers:
             raise ValueError(
@@ -93,12 +93,12 @@ class HiddenLayers:
 
         Args:
             width: of one layer.
-            num_groups: layers side by side, such as experts.
+            num_groups: parallel layers, such as experts.
         """
         scope = self.norm_scope or UPDATE_SCOPE
         channels = width * num_groups
         found = [make_activation(self.activation or "relu", channels, scope)]
-        if isinstance(found[0], nn.ReLU):  # what it follows keeps no output for its gradient
+        if isinstance(found[0], nn.ReLU):  # the layer before it keeps no output for its gradient
             found[0].inplace = True  # on CPU fresh memory costs more than the operation
         if self.norm is not None:
             norm: nn.Module = nn.LayerNorm(width)
@@ -114,13 +114,13 @@ class HiddenLayers:
 
 
 class RowSequential(nn.Sequential):
-    """Modules in sequence, of which those that keep statistics learn which rows count."""
+    """Modules in sequence; those that compute statistics are given the weights of rows."""
 
     @property
     def uncompiled(self) -> tuple[str, ...]:
-        """Methods that `trainer.compile` leaves as they are written.
+        """Methods that `trainer.compile` does not compile.
 
-        Norms of the rows break the loop into many graphs, each with its own for other sizes.
+        Norms of the rows split the loop into many graphs, each compiled again for other sizes.
         """
         return ("forward",) if self._has_norms_of_rows() else ()
 
@@ -138,7 +138,7 @@ class RowSequential(nn.Sequential):
         if not self._has_norms_of_rows():
             weights_B = None
         elif self.training and not torch.compiler.is_compiling() and all_count(weights_B):
-            weights_B = None  # asked once for all of them
+            weights_B = None  # checked once for all of them
         while modules:
             if are_one_operation(following := modules[:3], x_BC, weights_B):
                 norm, _, linear = following
@@ -158,18 +158,18 @@ def mlp(
     last: Literal["hidden", "activation", "linear"] = "hidden",
     members: int | None = None,
 ) -> RowSequential:
-    """Return a linear layer for each width, with what follows it.
+    """Return a linear layer for each width, with the modules after it.
 
-    A hidden layer has no bias where a batch norm would subtract it again.
+    A hidden layer has no bias if a batch norm would subtract it again.
 
     Args:
         num_inputs: width of the input.
         widths: widths of the layers.
-        hidden: what follows the linear map of a hidden layer; None: a ReLU.
+        hidden: the modules after the linear map of a hidden layer; None: a ReLU.
         input_dropout: dropout before the first layer.
-        last: what the last layer is: a hidden one, a linear map with an activation alone, or a
+        last: the kind of the last layer: a hidden one, a linear map with only an activation, or a
             linear map.
-        members: K networks in one, whose outputs lie side by side, see `MemberLinear`; the last
+        members: K networks in one, whose outputs are concatenated, see `MemberLinear`; the last
             layer is then a linear map. None: one network.
 
     Raises:
@@ -208,7 +208,7 @@ def mlp(
 
 
 def make_inner_norm(width: int, name: str | None, scope: str | None) -> RowSequential:
-    """Return a norm of [B, C] that stands beside the hidden layers.
+    """Return a norm of [B, C] outside the hidden layers.
 
     Args:
         width: C.
@@ -225,17 +225,17 @@ def make_inner_norm(width: int, name: str | None, scope: str | None) -> RowSeque
 
 
 def init_linear_layers(model: nn.Module, name: str | None) -> None:
-    """Initialise all linear layers of a model anew, and set their biases to 0.
+    """Reinitialise all linear layers of a model, and set their biases to 0.
 
     A weight of shape [out, in] is drawn from, with gain 1 or, for Kaiming, that of a ReLU:
     xavier_normal N(0, 2 / (in + out)), as FuxiCTR; xavier_uniform U(-a, a) with
     a = sqrt(6 / (in + out)), Glorot and Bengio 2010; kaiming_normal N(0, 2 / in) and
     kaiming_uniform U(-a, a) with a = sqrt(6 / in), He et al. 2015 (arXiv:1502.01852); normal
-    N(0, 0.0001^2), as DeepCTR. Each map of a `StackedLinear` is drawn for itself. A module with
+    N(0, 0.0001^2), as DeepCTR. Each map of a `StackedLinear` is drawn separately. A module with
     weights besides its linear layers has a method `init_own_weights`.
 
     Args:
-        model: whose modules are gone through in their order.
+        model: its modules are initialised in their order.
         name: None keeps torch's U(-a, a) with a = 1 / sqrt(in), of the biases as well.
 
     Raises:

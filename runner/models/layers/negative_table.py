@@ -1,6 +1,6 @@
-"""Hard negatives of a row's key, such as its user or its item, from a table that is known before.
+"""Hard negatives of a row's key, such as its user or its item, from a precomputed table.
 
-B batch, L most negatives of a key, K keys, V negatives of all keys, U different negatives.
+B batch, L most negatives of a key, K keys, V negatives of all keys, U distinct negatives.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class NegativeTable(nn.Module):
-    """Which items are hard negatives of which key; a part of the data, not of the weights.
+    """Maps keys to hard negative items; a part of the data, not of the weights.
 
     Args:
-        path: of the file that `fill` gets the content of.
+        path: of the file whose content `fill` receives.
     """
 
     offsets_K1: Tensor
@@ -42,10 +42,10 @@ class NegativeTable(nn.Module):
 
         Args:
             key_B: the keys.
-            is_query_B: whether a key's negatives are asked for.
+            is_query_B: whether a key's negatives are requested.
 
         Returns:
-            The different negatives, [U] ascending, and where among them those of each key are,
+            The distinct negatives, [U] ascending, and the indices among them of those of each key,
             [B, L]; -1 for none.
         """
         start_B = self.offsets_K1[key_B]

@@ -1,4 +1,4 @@
-"""Negatives of retrieval models: items that are drawn and scored against the right one.
+"""Negatives of retrieval models: drawn items that are scored against the positive one.
 
 P queries, C candidates, L hard negatives of a row, I items, D width.
 """
@@ -16,34 +16,34 @@ from runner.errors import ConfigError
 from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.known_positives import KnownPositives
 
-# score of a candidate that is the right item itself: finite, since -inf could become NaN
+# score of a candidate that is the positive item itself: finite, since -inf could become NaN
 MASKED_SCORE = -1e30
 
 
 class NegativeSampler(nn.Module):
-    """Draws the candidates that a query is compared with, and scores them.
+    """Draws the candidates with which a query is compared, and scores them.
 
-    In training, candidates are drawn once for a batch, whose rows share them. The generator's seed
+    In training, candidates are drawn once per batch, whose rows share them. The generator's seed
     comes from the position in the stream, so the candidates are the same on any number of ranks,
     for any number of micro-batches, and after a resume. In evaluation all batches, of all
     evaluations, have the same candidates, so a loss does not depend on how rows are divided.
 
     Args:
         num_items: I.
-        all_items: whether all items are candidates; nothing is drawn then.
+        all_items: whether all items are candidates; then nothing is drawn.
         uniform: how many candidates are drawn uniformly.
-        popularity: how many candidates are drawn by how often they occur in the train split.
-        in_batch: whether the right items of the other rows, in the micro-batch on this rank, are
+        popularity: how many candidates are drawn by their frequency in the train split.
+        in_batch: whether the positive items of the other rows, in the micro-batch on this rank, are
             candidates.
-        hardest: how many candidates of a query are kept, those of the highest scores; 0 for all.
+        hardest: how many candidates of a query are kept, those with the highest scores; 0 for all.
             Dynamic negative sampling (Zhang et al. 2013, "Optimizing top-N collaborative filtering
-            via dynamic negative item sampling", SIGIR). What is kept depends on the scores, so
+            via dynamic negative item sampling", SIGIR). The kept ones depend on the scores, so
             there is no correction by log q then.
-        memory: items of earlier updates that are candidates, too; None for none.
+        memory: items of earlier updates that are also candidates; None for none.
 
     Raises:
         ConfigError: if a number is below 0 or above the number of items, if `all_items` is combined
-            with draws, if there would be no candidate, or if a memory is no addition to items of
+            with draws, if there would be no candidate, or if a memory is used without items of
             the batch.
     """
 
@@ -106,7 +106,7 @@ class NegativeSampler(nn.Module):
         return self.num_items if self.all_items else self.uniform + self.popularity
 
     def sample(self, cursor: DataPosition) -> Tensor | None:
-        """Return [C], the ids of the candidates that do not come from the batch; None for none.
+        """Return [C], the ids of the candidates that are not from the batch; None for none.
 
         Args:
             cursor: of the batch, which counts in training only.
@@ -127,7 +127,7 @@ class NegativeSampler(nn.Module):
         return torch.cat((uniform_C.to(device), popular_C.clamp_(max=self.num_items - 1)))
 
     def _cumulative_counts(self) -> Tensor:
-        """Return [I] float64, made anew only after `counts_I` was written."""
+        """Return [I] float64, recomputed only after `counts_I` was written."""
         version = (self.counts_I.data_ptr(), self.counts_I._version)
         if self._cumulative is None or self._cumulative[0] != version:
             # of integers, since deterministic CUDA has no cumulative sum of floats
@@ -137,7 +137,7 @@ class NegativeSampler(nn.Module):
     def log_q(self, ids: Tensor, num_in_batch: Tensor | int) -> Tensor | None:
         """Return the log of how often an id is expected among the candidates.
 
-        None means that each item is there once.
+        None means that each item is a candidate once.
         """
         if self.all_items:
             return None
@@ -154,24 +154,24 @@ class NegativeSampler(nn.Module):
         known: KnownPositives | None = None,
         hard: tuple[Tensor, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Score the right items and the candidates, in float32 also under autocast.
+        """Score the positive items and the candidates, in float32 even under autocast.
 
-        In training, the right items enter the memory when the update ends.
+        In training, the positive items are added to the memory when the update ends.
 
         Args:
             query_PD: the queries.
-            positives: vectors [P, D] and ids [P] of the right items.
+            positives: vectors [P, D] and ids [P] of the positive items.
             sampled: vectors [C, D] and ids [C] of the candidates of `sample`, if any.
-            known: positives of the queries' users, which are no candidates; None excludes only the
-                right item.
+            known: positives of the queries' users, which are not candidates; None excludes only the
+                positive item.
             hard: vectors [P, L, D] and ids [P, L] of further candidates of each query, -1 for none.
                 `hardest` keeps all of them.
 
         Returns:
-            `positive_P`, the scores of the right items; `candidates_PC`, those of the candidates,
-            MASKED_SCORE for what is none; and, unless all items or the hardest are candidates, the
+            `positive_P`, scores of the positive items; `candidates_PC`, those of the candidates,
+            MASKED_SCORE for excluded ones; and, unless all items or the hardest are candidates, the
             logarithms of `log_q` as `log_q_positive_P` and `log_q_candidates_C`. That of a hard
-            negative is 0, since it is there once.
+            negative is 0, since it occurs once.
         """
         positive_PD, positive_ids_P = positives
         sources = [*([positives] if self.in_batch else []), *([sampled] if sampled else [])]
@@ -207,11 +207,11 @@ class NegativeSampler(nn.Module):
     def _mask(
         self, scores_PC: Tensor, positive_ids_P: Tensor, ids_C: Tensor, known: KnownPositives | None
     ) -> Tensor:
-        """Return the scores, MASKED_SCORE where a candidate is no negative of a query."""
+        """Return the scores, MASKED_SCORE where a candidate is not a negative of a query."""
         if known is not None:
             scores_PC = scores_PC.masked_fill(known.mask(ids_C), MASKED_SCORE)
         if self.memory is not None:
             scores_PC = scores_PC.masked_fill(ids_C < 0, MASKED_SCORE)
-        if self.all_items and not self.in_batch:  # an item's place in the table is its id
+        if self.all_items and not self.in_batch:  # an item's index in the table is its id
             return scores_PC.scatter(1, positive_ids_P[:, None], MASKED_SCORE)
         return scores_PC.masked_fill(positive_ids_P[:, None] == ids_C, MASKED_SCORE)

@@ -1,4 +1,4 @@
-"""The base classes of models that predict the next item of a sequence by the table of its items.
+"""The base classes of models that predict the next item of a sequence with the table of its items.
 
 B batch, L sequence length, D width, P queries.
 """
@@ -28,7 +28,7 @@ from runner.models.requirements import find_history_and_item
 
 
 class PlaceTargets(NamedTuple):
-    """Places of the histories that learn to predict an item each."""
+    """Places of the histories at which the model learns to predict an item."""
 
     mask_BL: Tensor  # which places learn, in any row
     states_BLD: Tensor  # the query of each place
@@ -37,9 +37,9 @@ class PlaceTargets(NamedTuple):
 
 
 class NextItemModel(RetrievalModel):
-    """A model whose score is the product of a history's vector and a row of the items' own table.
+    """A model whose score is the product of a history's vector and a row of the item table.
 
-    Negatives are drawn once for a batch, and the loss is configurable.
+    Negatives are drawn once per batch, and the loss is configurable.
 
     Args:
         schema: needs a sequence, a sparse feature that reads the same table, and one binary task.
@@ -51,7 +51,7 @@ class NextItemModel(RetrievalModel):
             items, and none if `every`.
         popularity: number of negatives drawn by popularity.
         embedding_init: see `TableLookup`.
-        exclude_known: whether items of a row's history are no negatives of the row.
+        exclude_known: whether items of a row's history are excluded from the row's negatives.
         hardest: number of negatives that a query keeps; see `NegativeSampler`.
 
     Raises:
@@ -113,9 +113,9 @@ class NextItemModel(RetrievalModel):
 
         Args:
             query_BD: the queries of the rows' items.
-            embeddings: what `embed` found.
+            embeddings: the result of `embed`.
             batch: the batch.
-            places: further places that learn.
+            places: further places to learn from.
         """
         item_BD, item_B = embeddings.pooled_BE, embeddings.per_row["item"]
         logits_B1 = (query_BD.float() * item_BD.float()).sum(1, keepdim=True)
@@ -156,7 +156,7 @@ class CausalModel(NextItemModel):
 
     @abstractmethod
     def encode(self, embedded_BLD: Tensor, length_B: Tensor) -> Tensor:
-        """Return the state of every place, [B, L, D]; those behind the end mean nothing."""
+        """Return the state of every place, [B, L, D]; those after the end are meaningless."""
 
     def dense(self, embeddings: Embeddings, batch: Batch) -> Prediction:
         length_B = embeddings.per_row[f"{self.history}:length"]
@@ -166,7 +166,7 @@ class CausalModel(NextItemModel):
         query_BD, last_B = _last_states(states_BLD, length_B)
         if not (self.training and self.every_place):
             return self.predict(query_BD, embeddings, batch)
-        # queries of places with another place behind them; the last places are those of the rows
+        # queries of places followed by another place; the last places are those of the rows
         inner_BL = is_event(last_B, ids_BL.shape[1] - 1)
         places = PlaceTargets(inner_BL, states_BLD[:, :-1], embedded_BLD[:, 1:], ids_BL[:, 1:])
         return self.predict(query_BD, embeddings, batch, places)

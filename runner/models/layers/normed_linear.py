@@ -17,10 +17,10 @@ from runner.models.layers.linear import Linear, multiply, takes_onednn
 def are_one_operation(
     modules: Sequence[nn.Module], x_BC: Tensor, weights_B: Tensor | None
 ) -> TypeGuard[tuple[BatchNorm, nn.ReLU, Linear]]:
-    """Return whether `normed_linear` gives the output of the modules.
+    """Return whether `normed_linear` computes the output of the modules.
 
     Args:
-        modules: that follow each other.
+        modules: consecutive modules.
         x_BC: the input of the first.
         weights_B: rows of weight 0 do not enter statistics; None: all do.
     """
@@ -38,10 +38,10 @@ def are_one_operation(
 
 
 def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
-    """Return linear(relu(norm(x))) of a training, [B, W].
+    """Return linear(relu(norm(x))) for training, [B, W].
 
-    What an update spends on a batch norm is memory traffic. Here the output of the ReLU is not
-    kept for the gradient but computed again from x, which the gradient of the norm reads anyway,
+    The cost of a batch norm in an update is memory traffic. Here the output of the ReLU is not
+    kept for the gradient but recomputed from x, which the gradient of the norm reads in any case,
     so that it never leaves the cache.
     """
     output_BW, *statistics = _NormedLinear.apply(  # type: ignore[no-untyped-call]
@@ -53,7 +53,7 @@ def normed_linear(norm: BatchNorm, linear: Linear, x_BC: Tensor) -> Tensor:
 
 
 class _NormedLinear(torch.autograd.Function):
-    """The operations of the three modules in the same order, so that the bits are the same."""
+    """The operations of the three modules in the same order, which give the same bits."""
 
     @staticmethod
     def forward(

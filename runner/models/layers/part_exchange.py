@@ -1,4 +1,4 @@
-"""Exchange between threads that compute parts of the rows of an update at the same time."""
+"""Exchange between threads that compute parts of the rows of an update concurrently."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _of_thread = threading.local()
 
 
 class PartExchange:
-    """Lets the threads of an update see what each of them has found of its rows.
+    """Gives the threads of an update access to each other's values.
 
-    A batch norm has the statistics of all of them so. Every thread makes the same calls in the same
+    So a batch norm has the statistics of all of them. Every thread makes the same calls in the same
     order, and waits in each for all others.
 
     Args:
-        num_parts: as many threads.
+        num_parts: the number of threads.
     """
 
-    is_distributed = True  # it stands where `Ranks` do, which add up over processes
+    is_distributed = True  # used in place of `Ranks`, which sum over processes
 
     def __init__(self, num_parts: int) -> None:
         self._barrier = threading.Barrier(num_parts)
-        # What a call is given is overwritten by the next but one, which waits until all have read.
+        # A call's argument is overwritten by the next but one, which waits until all have read it.
         self._given: list[list[Any]] = [[None] * num_parts for _ in range(2)]
 
     @contextmanager
     def part(self, number: int) -> Iterator[None]:
-        """Within the block this thread computes the part of a number.
+        """Let this thread compute the part with this number in the block.
 
-        An error that leaves it ends the waiting of all others by `threading.BrokenBarrierError`.
+        An error in the block ends the waiting of all others by `threading.BrokenBarrierError`.
         """
         _of_thread.part, _of_thread.num_calls = (self, number), 0
         try:
@@ -55,7 +55,7 @@ class PartExchange:
         return int(number)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every thread gives, in the order of the parts."""
+        """Return the values of all threads, in the order of the parts."""
         given = self._given[_of_thread.num_calls % 2]
         _of_thread.num_calls += 1
         given[self._number] = value
@@ -63,7 +63,7 @@ class PartExchange:
         return list(given)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Add up over the parts, in their order, in place."""
+        """Sum over the parts, in their order, in place."""
         first, *others = self.gather(values.clone())
         values.copy_(first)
         for other in others:
@@ -72,6 +72,6 @@ class PartExchange:
 
 
 def current_exchange() -> PartExchange | None:
-    """Return the exchange of the part that this thread computes; None: it computes all rows."""
+    """Return the exchange of the part computed by this thread; None: it computes all rows."""
     exchange, _ = getattr(_of_thread, "part", (None, 0))
     return exchange

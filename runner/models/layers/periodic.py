@@ -7,19 +7,19 @@ import math
 import torch
 from torch import Tensor, nn
 
-NUM_FREQUENCIES, WIDTH = 16, 4  # F and W; the first of an embedding is the number itself
+NUM_FREQUENCIES, WIDTH = 16, 4  # F and W; the first element of an embedding is the number itself
 DEVIATION = 0.3  # of the frequencies at the start, for numbers whose deviation is about 1
-BOUND = 3.0  # which the numbers themselves do not leave
+BOUND = 3.0  # of the numbers' absolute values after compression
 LARGEST = 1e9  # whose square is finite in float32
 
 
 class PeriodicNumbers(nn.Module):
-    """Of each number x a vector: x, and a linear map of waves cos(2 pi w x + b).
+    """A vector for each number x: x, and a linear map of waves cos(2 pi w x + b).
 
     The embeddings PBLD of RealMLP (Holzmueller et al. 2024, arXiv:2407.04491, appendix A), after
     the periodic ones of Gorishniy et al. 2022 (arXiv:2203.05556, eq. 2): a network finds steps and
-    hills of a number in them with far fewer rows. Numbers are drawn into (-3, 3) before, by
-    x / sqrt(1 + (x / 3)^2), so that those far out are no waves of their own.
+    hills of a number with them from far fewer rows. Numbers are first compressed into (-3, 3) by
+    x / sqrt(1 + (x / 3)^2), so that outliers do not get waves of their own.
 
     Args:
         num_numbers: D, whose deviations should be about 1.

@@ -18,13 +18,13 @@ from runner.models.layers.dropout import Dropout
 from runner.models.layers.embedding import TableLookup
 from runner.models.layers.members import MEMBERS, split_members
 
-MOST_LOG = 40.0  # of a prediction, whose powers in a loss stay finite in float32
+MOST_LOG = 40.0  # of a prediction, so that its powers in a loss stay finite in float32
 
 
 class Recommender(nn.Module):
     """A model of two halves: table look-ups, then everything else.
 
-    Sharding takes over the first half. Exact gradients, autocast and export use the cut between
+    Sharding replaces the first half. Exact gradients, autocast and export use the cut between
     the halves.
     """
 
@@ -40,9 +40,9 @@ class Recommender(nn.Module):
         """Compute everything after the look-ups, without reading the batch's ids."""
 
     def predict_tasks(self, embeddings: Embeddings, batch: Batch) -> Prediction:
-        """Run the dense half; the sigmoid of the logit of a class is its softmax.
+        """Run the dense half; the sigmoid of a class's logit equals its softmax.
 
-        The prediction of a task with a log link is an exponential of what the layers add up to.
+        The prediction of a task with a log link is an exponential of the sum of the layers.
         """
         prediction = self.dense(embeddings, batch)
         changes = self.class_columns or self.log_columns
@@ -63,9 +63,9 @@ class Recommender(nn.Module):
 
 
 class EmbeddingModel(Recommender):
-    """A model whose first half is one look-up that takes nothing but the batch.
+    """A model whose first half is one look-up with the batch as its only input.
 
-    `embedding_drop` is for the model to call on the embeddings, where its paper drops them.
+    A model applies `embedding_drop` to the embeddings where its paper has dropout.
 
     Args:
         embedding: the look-up, which declares the tables.
@@ -83,15 +83,15 @@ class EmbeddingModel(Recommender):
 
 
 def one_against_rest(logits_BT: Tensor, class_columns: Sequence[slice]) -> Tensor:
-    """Return [B, T], in which the logits x of the classes of a label are those against the rest.
+    """Return [B, T], with the logits x of the classes of a label converted to one against the rest.
 
-    Class k has x_k - log of the sum of exp(x_j) over all other classes j, whose sigmoid is the
-    softmax of x at k: so all that takes a logit for a probability's holds for classes as well.
-    Other columns stay as they are.
+    Class k gets x_k - log of the sum of exp(x_j) over all other classes j, whose sigmoid is the
+    softmax of x at k: so the conversion of logits to probabilities also holds for classes.
+    Other columns are unchanged.
 
     Args:
         logits_BT: the logits of a model, in float32.
-        class_columns: the columns of each label that has classes.
+        class_columns: the columns of each label with classes.
     """
     parts, start = [], 0
     for columns in class_columns:
@@ -114,7 +114,7 @@ def exponentials(logits_BT: Tensor, columns: Mapping[int, float]) -> Tensor:
 
 
 def _against_rest(x_BK: Tensor) -> Tensor:
-    """Return [B, K], without a difference of nearly equal sums, for logits however far apart."""
+    """Return [B, K], avoiding a difference of nearly equal sums, for logits of any range."""
     is_top_BK = torch.arange(x_BK.shape[1], device=x_BK.device) == x_BK.argmax(1, keepdim=True)
     lowest = torch.finfo(x_BK.dtype).min  # an exported graph has no infinite constants
     of_top_B1 = x_BK.masked_fill(is_top_BK, lowest).logsumexp(1, keepdim=True)

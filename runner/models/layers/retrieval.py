@@ -21,7 +21,7 @@ from runner.models.requirements import check_user_column
 
 
 class RetrievalModel(Recommender):
-    """A model whose score of a row is the dot product of a query and the vector of the row's item.
+    """A model that scores a row by the dot product of a query and the vector of the row's item.
 
     While a catalogue is open, in evaluation, `dense` ranks the row's item among all items. The
     model sets `embedding`, `negatives`, `item` and `history`.
@@ -30,17 +30,17 @@ class RetrievalModel(Recommender):
     embedding: SequenceLookup
     negatives: NegativeSampler
     item: SparseFeature  # the feature whose ids are the items
-    item_features: Sequence[SparseFeature]  # what an item's vector is made of: `item` comes first
-    history: str | None  # the sequence of the same items, which a ranking may leave out
-    excludes_known = False  # whether known positives of a user are no negatives of the user
-    user_feature: str | None = None  # whose id is the user; with neither, each row is another's
+    item_features: Sequence[SparseFeature]  # the features of an item's vector: `item` comes first
+    history: str | None  # the sequence of the same items, which a ranking may exclude
+    excludes_known = False  # whether they are excluded from the user's negatives
+    user_feature: str | None = None  # its id is the user; with neither, each row is another's
     user_group: int | None = None  # the group column that is the user
     items_ID: Tensor | None = None  # the catalogue
     excludes_history = False
     seen_items: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
-    list_length = 0  # of the lists of best items that predictions hold while a catalogue is open
-    popularity_I: Tensor | None = None  # how often items occur in the train split, if asked for
-    exposes_vectors = False  # whether predictions hold `row_vectors`
+    list_length = 0  # of the lists of best items in predictions while a catalogue is open
+    popularity_I: Tensor | None = None  # how often items occur in the train split, if requested
+    exposes_vectors = False  # whether predictions contain `row_vectors`
     query_reads_dense = False
 
     def embed(self, batch: Batch, extra_C: Tensor | None = None) -> Embeddings:
@@ -48,7 +48,7 @@ class RetrievalModel(Recommender):
 
         Args:
             batch: the batch.
-            extra_C: ids of further candidates, which come behind those of `negatives`.
+            extra_C: ids of further candidates, which follow those of `negatives`.
         """
         ids_C = self.negatives.sample(batch.cursor)
         if extra_C is not None:
@@ -66,14 +66,14 @@ class RetrievalModel(Recommender):
         """Return the queries, [B, D].
 
         Args:
-            embeddings: `pooled_BE` has the features that are not the item's, and `per_row` the
+            embeddings: `pooled_BE` has the features other than the item's, and `per_row` the
                 lengths of the sequences.
             dense_BD: the dense features.
         """
 
     @abstractmethod
     def item_vectors(self, embedded_CD: Tensor) -> Tensor:
-        """Return the vectors that queries are multiplied with, [C, D], from item embeddings."""
+        """Return the vectors by which queries are multiplied, [C, D], from item embeddings."""
 
     def check_catalogue(self) -> None:
         """Check that the vector of an item depends on its id only.
@@ -83,12 +83,12 @@ class RetrievalModel(Recommender):
         """
 
     def set_known_positives(self, schema: Schema, user: str | None, exclude_known: bool) -> None:
-        """Set whether known positives are no negatives, and what tells whose row a row is.
+        """Set whether known positives are excluded from negatives, and the column of users.
 
         Args:
-            schema: has the column.
-            user: name of a group column or of a feature; None takes each row as another user's.
-            exclude_known: whether known positives are left out.
+            schema: contains the column.
+            user: name of a group column or a feature; None treats each row as another user's.
+            exclude_known: whether known positives are excluded.
 
         Raises:
             ValueError: if there is no such column, or if nothing reads it.
@@ -104,11 +104,11 @@ class RetrievalModel(Recommender):
     def known_positives(
         self, row_P: Tensor, is_positive_B: Tensor, per_row: Mapping[str, Tensor]
     ) -> KnownPositives | None:
-        """Return what is no negative of the queries; None if only the right item is none.
+        """Return the items that are no negatives of the queries; None if only the positive item is.
 
         Args:
             row_P: the rows of the queries.
-            is_positive_B: whether the item of a row is right.
+            is_positive_B: whether the item of a row is a positive one.
             per_row: `per_row` of the batch's embeddings.
         """
         if not self.excludes_known:
@@ -128,7 +128,7 @@ class RetrievalModel(Recommender):
 
     @property
     def target_features(self) -> tuple[str, ...]:
-        """Features and sequences whose ids in a train row are what the model should find."""
+        """Features and sequences whose ids in a train row are the targets of the model."""
         return (self.item.name,)
 
     @property
@@ -147,10 +147,10 @@ class RetrievalModel(Recommender):
         """Collective. Look all items up, for rankings until `close_catalogue`.
 
         Args:
-            leave_history_out: whether the items of a row's history are not ranked.
+            leave_history_out: whether the items of a row's history are excluded.
             list_length: of the lists of best items in predictions; 0 for none.
             seen_items: takes the numbers of rows, [B], and returns places in them and ids of items
-                that are not ranked, each [V].
+                to exclude, each [V].
         """
         device = self.negatives.counts_I.device
         embedded_ID = self.embedding.embed_all_rows(self.item.num_rows, device)
@@ -164,7 +164,7 @@ class RetrievalModel(Recommender):
     def row_vectors(
         self, query_BD: Tensor, item_BD: Tensor, per_row: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Return what a search for the best items needs; empty unless `exposes_vectors` is set.
+        """Return the vectors for a search of the best items; empty unless `exposes_vectors` is set.
 
         Returns:
             `query_BD` and `item_BD`, the vectors whose product is a row's score, in float32; with a
@@ -183,13 +183,13 @@ class RetrievalModel(Recommender):
     ) -> dict[str, Tensor]:
         """Return `rank_B`, the rank from 1 of each row's item among all items.
 
-        The rows of the table that stand for unknown and missing values are no items: they are not
-        ranked, and neither are the items that are left out of a row's ranking. A row whose own item
+        The rows of the table for unknown and missing values are not items, so they are not
+        ranked, and neither are the items excluded from a row's ranking. A row whose own item
         is not ranked has an infinite rank: no list of recommendations holds it. Equal scores count
         against the item. A rank is NaN where a score is. Without an open catalogue the result is
         empty.
-        With `list_length` it has `top_BK`, the best items of each row, -1 where none is left, and
-        with `popularity_I` this, too; both count items from the first one that is real.
+        With `list_length` it has `top_BK`, the best items of each row, -1 if none is left, and
+        with `popularity_I` this, too; both number items from the first real one.
 
         Args:
             query_BD: the queries.
@@ -203,13 +203,13 @@ class RetrievalModel(Recommender):
             scores_BI = query_BD.float() @ self.items_ID.t()
         item_B1, num_special = item_B[:, None], self.item.num_special
         item_score_B1 = scores_BI.gather(1, item_B1)
-        is_nan_B = scores_BI.sum(1).isnan()  # also where +inf meets -inf, which gives no ranking
+        is_nan_B = scores_BI.sum(1).isnan()  # also if +inf meets -inf, which gives no ranking
         left_out_B = item_B < num_special
         if self.excludes_history and self.history is not None:
             ids_BL = per_row[f"{self.history}:ids"]
             seen_BL = is_event(per_row[f"{self.history}:length"], ids_BL.shape[1])
             left_out_B = left_out_B | (seen_BL & (ids_BL == item_B1)).any(1)
-            # behind the end of a sequence stands the row's item, whose score is put back below
+            # after the end of a sequence is the row's item, whose score is restored below
             scores_BI.scatter_(1, torch.where(seen_BL, ids_BL, item_B1), -torch.inf)
         if self.seen_items is not None:
             row_V, ids_V = self.seen_items(rows_B)

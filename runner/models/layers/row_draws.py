@@ -1,4 +1,4 @@
-"""Random numbers of rows of an update, which do not depend on how the rows are divided.
+"""Random numbers for rows of an update, independent of how the rows are divided.
 
 So a resume, other micro-batches and more ranks draw the same. B batch, L places of a row.
 """
@@ -16,24 +16,24 @@ from torch import Tensor
 
 from runner.batch import Batch
 
-BLOCK_ROWS = 512  # rows that share a generator, whose start takes the time of 20,000 numbers
+BLOCK_ROWS = 512  # rows that share a generator, whose creation takes the time of 20,000 numbers
 _LAST_DRAW = np.iinfo(np.uint64).max
 
 
 @dataclass
 class RowDraws:
-    """The draws of a forward pass for some rows of an update that follow each other."""
+    """The draws of a forward pass for consecutive rows of an update."""
 
     seed: int  # of the update, the same for all its rows
-    first_row: int  # number of the first row among those of the update
-    num_rows: int  # how many they are
+    first_row: int  # index of the first row in the update
+    num_rows: int  # their number
     num_calls: int = 0  # how often the forward pass has drawn so far
 
     def draw_bits(self, shape: torch.Size) -> Iterator[np.ndarray]:
         """Yield random uint16, flat and in pieces, for a shape.
 
-        Its first dimension has the same number of entries for each row; where it has not, as that
-        of items, the numbers belong to no row.
+        The first dimension must have the same number of entries for each row; otherwise, as for
+        items, the numbers are not assigned to rows.
         """
         call = self.num_calls
         self.num_calls += 1
@@ -54,7 +54,7 @@ _of_thread = threading.local()
 
 @contextmanager
 def row_draws(draws: RowDraws) -> Iterator[None]:
-    """Within the block `draw_bits` of this thread draws for these rows."""
+    """Let `draw_bits` in this thread draw for these rows while the block runs."""
     before = getattr(_of_thread, "draws", None)
     _of_thread.draws = draws
     try:
@@ -65,7 +65,7 @@ def row_draws(draws: RowDraws) -> Iterator[None]:
 
 @contextmanager
 def shared_draws() -> Iterator[None]:
-    """Within the block draws belong to no row, and are the same for all rows of the update."""
+    """Draw numbers in the block that are the same for all rows of the update."""
     draws: RowDraws | None = getattr(_of_thread, "draws", None)
     if draws is None:
         yield
@@ -79,7 +79,7 @@ def shared_draws() -> Iterator[None]:
 
 
 def draw_bits(shape: torch.Size) -> Iterator[np.ndarray]:
-    """Yield the bits of `RowDraws.draw_bits`; outside of `row_draws` with a seed from torch."""
+    """Yield the bits of `RowDraws.draw_bits`; outside `row_draws` with a seed from torch."""
     draws: RowDraws | None = getattr(_of_thread, "draws", None)
     if draws is None:
         draws = RowDraws(int(torch.randint(1 << 62, ())), 0, max(shape[0], 1))
@@ -88,7 +88,7 @@ def draw_bits(shape: torch.Size) -> Iterator[np.ndarray]:
 
 def _draw(count: int, seed: tuple[int, ...]) -> np.ndarray:
     generator = np.random.Generator(np.random.SFC64(seed))
-    # 64 bits a draw; `integers` is the call that lets other threads run meanwhile
+    # 64 bits a draw; `integers` releases the GIL meanwhile
     draws = generator.integers(_LAST_DRAW, size=(count + 3) // 4, dtype=np.uint64, endpoint=True)
     return draws.view(np.uint16)[:count]
 

@@ -1,6 +1,6 @@
 """Look-ups of sequences, id by id, and of candidates that belong to no row.
 
-B batch, S bags of a look-up (rows of the batch, then R rows that hold candidates), K slots for
+B batch, S bags of a look-up (rows of the batch, then R rows with candidates), K slots for
 candidates in each of these rows, L sequence length, C candidates, V values of a jagged tensor,
 D embedding width.
 """
@@ -22,7 +22,7 @@ PaddedSequence = tuple[str, Tensor, Tensor]  # its name, ids [B, L] and mask of 
 
 
 class SequenceLookup(TableLookup):
-    """Pooled features, sequences, and candidates of one table, all in one look-up of the tables.
+    """Pooled features, sequences, and candidates of one table, in a single look-up of the tables.
 
     Place l of a sequence is a feature `name:l` with at most one id per row, so pooling it gives the
     embedding itself. So every engine and every sharding plan takes sequences, and the tables are
@@ -33,7 +33,7 @@ class SequenceLookup(TableLookup):
         dim: D, width of every table.
         features: features whose embeddings are pooled.
         sequences: sequences to look up id by id. One longer than its `max_length` keeps the newest.
-        candidates: the table that candidates come from; None if there are none.
+        candidates: the table of the candidates; None if there are none.
         init: see `TableLookup`.
 
     Raises:
@@ -88,7 +88,7 @@ class SequenceLookup(TableLookup):
         Args:
             batch: the batch.
             candidates_C: ids of the candidates.
-            padded: what `padded` returns for the batch, where that is known already.
+            padded: the result of `padded` for the batch, if already known.
 
         Returns:
             Embeddings whose `per_row` has, for each sequence, its number of events as
@@ -211,7 +211,7 @@ class SequenceLookup(TableLookup):
 
 
 def is_event(length_B: Tensor, num_places: int) -> Tensor:
-    """Return [B, L], whether a place of a sequence with `length_B` events holds one."""
+    """Return [B, L], whether a place of a sequence with `length_B` events has one."""
     return torch.arange(num_places, device=length_B.device) < length_B[:, None]
 
 

@@ -11,28 +11,28 @@ from torch import Tensor
 
 from runner.models.layers.linear import has_faster_onednn
 
-# How many numbers are held at a time. On CPU they stay in a core's cache, which makes a step of CIN
-# several times as fast as writing out all of them. A GPU wants few large kernels.
+# How many numbers are computed at a time. On CPU they stay in a core's cache, which makes a step of
+# CIN several times as fast as computing all of them. A GPU needs few large kernels.
 _NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 LARGEST = 1 << 17  # multiplications of a pair
 LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
 
 
 def numbers_at_a_time(device: torch.device) -> int:
-    """Return how many numbers a layer should compute at a time that it does not keep."""
+    """Return how many numbers a layer should compute at a time if it does not keep them."""
     return _NUMBERS_AT_A_TIME.get(device.type, _NUMBERS_AT_A_TIME["cuda"])
 
 
 def multiply_pairs(left: Tensor, right: Tensor) -> Tensor:
     """Return the product of each pair of matrices, [..., M, N].
 
-    In a training on a CPU on which PyTorch's products, MKL's, take code for AVX2 (see `Linear`),
+    In training on a CPU where PyTorch's products, MKL's, use code for AVX2 (see `Linear`),
     those of small matrices are NumPy's, whose OpenBLAS needs a third to two thirds of the time. An
-    evaluation keeps PyTorch's, as an exported graph has them.
+    evaluation uses PyTorch's, as an exported graph does.
 
     Args:
         left: [..., M, K].
-        right: [..., K, N], with the same dimensions before.
+        right: [..., K, N], with the same leading dimensions.
     """
     if (
         torch.is_grad_enabled()
@@ -46,7 +46,7 @@ def multiply_pairs(left: Tensor, right: Tensor) -> Tensor:
 
 
 def takes_numpy(left: Tensor, right: Tensor) -> bool:
-    """Return whether NumPy is the faster library for products of a training."""
+    """Return whether NumPy is the faster library for products in training."""
     return (
         left.is_cpu
         and left.dtype == right.dtype == torch.float32
@@ -56,10 +56,10 @@ def takes_numpy(left: Tensor, right: Tensor) -> bool:
 
 
 def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the product of each pair, written into `out` if that is given; without a gradient."""
+    """Return the product of each pair, written into `out` if given; without a gradient."""
     if out is None:
         out = left.new_empty(*left.shape[:-1], right.shape[-1])
-    with np.errstate(all="ignore"):  # the runner reports what is not finite, not NumPy
+    with np.errstate(all="ignore"):  # the runner reports non-finite values, not NumPy
         np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.numpy())
     return out
 
@@ -70,7 +70,7 @@ class _PairProducts(torch.autograd.Function):
         ctx.save_for_backward(left, right)
         (*_, num_rows, num_shared), num_columns = left.shape, right.shape[-1]
         is_transposed = right.stride(-1) != 1 and max(num_rows, num_columns) > LARGEST_TRANSPOSED
-        if is_transposed or num_shared == 1:  # OpenBLAS is no faster there
+        if is_transposed or num_shared == 1:  # OpenBLAS is not faster there
             return left @ right
         return multiply_by_numpy(left, right)
 

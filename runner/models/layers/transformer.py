@@ -22,7 +22,7 @@ def check_heads(width: int, num_heads: int) -> None:
     """Check the heads of self-attention.
 
     Raises:
-        ValueError: if they are none, or do not divide the width.
+        ValueError: if there are none, or if they do not divide the width.
     """
     check_value("num_heads", num_heads, Size)
     if width % num_heads:
@@ -32,7 +32,7 @@ def check_heads(width: int, num_heads: int) -> None:
 class CausalBlock(nn.Module):
     """x + drop(attention(LN(x), x, x)), then x + drop(FFN(LN(x))), eq. 2 to 6.
 
-    A place sees itself and the places before it, so padding must be behind the sequence. The
+    A place sees itself and the places before it, so padding must be at the end of the sequence. The
     feed-forward network is as wide as its input.
 
     Raises:
@@ -71,7 +71,7 @@ class CausalBlock(nn.Module):
             return functional.scaled_dot_product_attention(
                 query, key, value, dropout_p=p, is_causal=True
             )
-        # PyTorch's is not fused on a CPU either where it drops, and its draws belong to no row
+        # PyTorch's is not fused on a CPU either with dropout, and its draws are not per row
         query = query / math.sqrt(query.shape[3])
         scores_BHLL = multiply_pairs(query, key.transpose(2, 3))
         is_later_LL = torch.ones(scores_BHLL.shape[2:], dtype=torch.bool).triu(1)
@@ -80,11 +80,11 @@ class CausalBlock(nn.Module):
 
 
 class KeyValue(Linear):
-    """Keys and values beside each other, [..., 2D], with no gradient for the bias of the keys.
+    """Concatenated keys and values, [..., 2D], without a gradient for the bias of the keys.
 
-    That bias adds the same number to all scores of a query, which the softmax takes away. So its
-    gradient is zero but for rounding, of which Adam and Adagrad would make whole steps: after 30
-    updates it differed by 3e-4 between one rank and two, all else by 1e-7.
+    That bias adds the same number to all scores of a query, which the softmax cancels. So its
+    gradient is zero up to rounding, from which Adam and Adagrad would make whole steps: after 30
+    updates it differed by 3e-4 between one rank and two, everything else by 1e-7.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,13 +96,13 @@ class KeyValue(Linear):
 class PostNormBlock(nn.Module):
     """LN(x + drop(attention(x, x, x))), then LN(y + drop(FFN(y))), as in Vaswani et al. 2017.
 
-    A place sees the places that a mask names. Queries, keys and values have no bias; see
+    A place sees the places in a mask. Queries, keys and values have no bias; see
     `KeyValue`.
 
     Args:
         width: D.
         num_heads: H.
-        dropout: dropout of what attention and feed-forward network put out.
+        dropout: dropout of the outputs of attention and feed-forward network.
         hidden: width of the feed-forward network.
         activation: of the feed-forward network.
 
@@ -124,7 +124,7 @@ class PostNormBlock(nn.Module):
         self.drop = Dropout(dropout)
 
     def forward(self, x_BLD: Tensor, is_seen_BL: Tensor) -> Tensor:
-        """Return [B, L, D]; `is_seen_BL` must name a place in every row."""
+        """Return [B, L, D]; `is_seen_BL` must contain a place in every row."""
         query, key, value = (
             torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
             for part in self.project(x_BLD).chunk(3, dim=2)

@@ -1,4 +1,4 @@
-"""State of a model that moves once for each applied update, not with each forward pass."""
+"""State of a model that changes once for each applied update, not with each forward pass."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from torch import nn
 
 
 class UpdateState(nn.Module):
-    """A module that collects in the forward passes of an update and moves when it was applied.
+    """A module that collects values in the forward passes of an update and uses them when it ends.
 
     Attributes:
-        uncompiled: methods that collect, which `trainer.compile` leaves as they are written.
+        uncompiled: methods that collect, which `trainer.compile` does not compile.
     """
 
     uncompiled: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def end_update(self, *, applied: bool) -> None:
-        """Move by what the update has collected, if it was applied, and drop it."""
+        """Update the state with the collected values, if the update was applied; discard them."""
 
     @abstractmethod
     def forget_update(self) -> None:
-        """Drop what the update under way has collected."""
+        """Discard the values collected in the current update."""

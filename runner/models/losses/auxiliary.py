@@ -1,4 +1,4 @@
-"""Losses of models that also learn to predict what they read, or whose blocks teach each other.
+"""Losses of models with a second target, or whose blocks teach each other.
 
 B batch, T tasks, K blocks.
 """
@@ -22,7 +22,7 @@ class AuxiliaryBCE(BCE):
     """Binary cross-entropy, plus the auxiliary loss of the model, L_target + w L_aux.
 
     The loss of DIEN (Zhou et al. 2019, arXiv:1809.03672). In evaluations, where nothing is drawn,
-    the second is left out.
+    the second term is left out.
 
     Args:
         schema: needs binary tasks.

@@ -22,7 +22,7 @@ class JRC(nn.Module):
 
     Calibration is binary cross-entropy: -log s(x), or -log(1 - s(x)). Ranking is -log of
     exp(f_y) / sum of exp(f_y) over the rows of the context, for the row's label y, so that a row
-    stands out among those it was shown with. The paper's net has two logits. From our one we take
+    stands out among those shown together. The paper's net has two logits. From our one we take
     f_1 = x / 2 and f_0 = -x / 2, the symmetric choice with the same s(x) = s(f_1 - f_0). Rows of
     weight 0 are in no context.
 

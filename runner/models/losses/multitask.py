@@ -19,11 +19,11 @@ from runner.models.losses.protocol import expand_per_task, softmax_losses, tweed
 class ByKind(nn.Module):
     """The weighted sum of the cross-entropies of labels, and the squared errors of regressions.
 
-    Of a regression with a log link it is the deviance from Tweedie's distribution, p = 1.5.
+    For a regression with a log link it is the deviance of Tweedie's distribution, p = 1.5.
 
     Args:
         schema: needs at least one task.
-        weights: a number, or numbers by label (1 for a label that is left out); None for 1.
+        weights: a number, or numbers by label (1 for omitted labels); None for 1.
 
     Raises:
         ValueError: if a weight is below 0 or of an unknown task, if all weights are 0, or if there

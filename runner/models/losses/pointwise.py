@@ -26,7 +26,7 @@ from runner.models.requirements import require_log_links, require_task_kind
 
 
 class BCE(nn.Module):
-    """Cross-entropy of each label, computed in float32 also under autocast.
+    """Cross-entropy of each label, computed in float32 even under autocast.
 
     -(p y' log s(x) + (1 - y') log(1 - s(x))), y' = (1 - e) y + e / 2. Of a label of K classes it is
     the sum of -p_k y'_k log s(x_k) over them, y' = (1 - e) y + e / K, where s(x_k) is the softmax.
@@ -34,7 +34,7 @@ class BCE(nn.Module):
     Args:
         schema: needs binary tasks, of which some may be classes.
         label_smoothing: e, from 0 to below 1.
-        pos_weight: p, a number, or numbers by task (1 for a task that is left out); None for 1.
+        pos_weight: p, a number, or numbers by task (1 for omitted tasks); None for 1.
 
     Raises:
         ValueError: if a task is not binary, or if a setting is out of range.
@@ -101,7 +101,7 @@ class Focal(nn.Module):
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         x_BT, y_BT = prediction.logits_BT, prediction.labels_BT
         margin_BT = x_BT * (2 * y_BT - 1)
-        # (1 - q)^g by the logarithm of s(-margin), which is exact also where q is close to 0 or 1
+        # (1 - q)^g by the logarithm of s(-margin), which is exact even if q is close to 0 or 1
         easy_BT = torch.exp(self.gamma * functional.logsigmoid(-margin_BT))
         losses_BT = -easy_BT * functional.logsigmoid(margin_BT)
         if self.alpha is not None:
@@ -129,7 +129,7 @@ class Tweedie(nn.Module):
     """Deviance of each task from Tweedie's distribution with a log link, see `tweedie_losses`.
 
     For amounts and counts, whose spread grows with their mean (Jorgensen 1987, "Exponential
-    dispersion models"). The mean of the predictions is that of the labels, where that of
+    dispersion models"). The mean of the predictions is that of the labels, while that of
     exponentials of predicted logarithms is below it.
 
     Args:

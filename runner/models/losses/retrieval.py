@@ -1,6 +1,6 @@
-"""Losses of retrieval models: the right item against candidates.
+"""Losses of retrieval models: the positive item against candidates.
 
-They read what `NegativeSampler.score` returns, in `Prediction.aux`. The loss of a row is the sum
+They read the result of `NegativeSampler.score` in `Prediction.aux`. The loss of a row is the sum
 over its queries. A row without a query, such as any row of label 0, has loss 0.
 
 P queries, C candidates, B batch.
@@ -19,11 +19,11 @@ from runner.models.argument_types import RowScope, Switch
 from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE
 
-_MASKED_BELOW = -1e29  # a candidate with a score below this is the right item itself
+_MASKED_BELOW = -1e29  # a candidate with a score below this is the positive item itself
 
 
 class CandidateLoss(nn.Module):
-    """The base of losses of the right item against candidates.
+    """The base of losses of the positive item against candidates.
 
     Args:
         schema: needs one binary task.
@@ -40,25 +40,25 @@ class CandidateLoss(nn.Module):
 
 
 class SampledSoftmax(CandidateLoss):
-    """-log of the right item's share of exp(s - log q), over it and the candidates.
+    """-log of the positive item's share of exp(s - log q), over it and the candidates.
 
-    q is how often a candidate is expected among the candidates (Bengio and Senécal 2008, "Adaptive
+    q is the expected number of times a candidate is drawn (Bengio and Senécal 2008, "Adaptive
     importance sampling to accelerate training of a neural probabilistic language model"). Without
     it, items that are drawn often would be pushed down. If all items are candidates, this is the
     full softmax, and q is left out.
 
-    With `corrected`, the right item is taken as always present, not as drawn (Khrylchenko et al.
+    With `corrected`, the positive item is taken as always present, not as drawn (Khrylchenko et al.
     2025, "Correcting the LogQ correction", arXiv:2507.09331, section 3.3): the loss is
 
-        (1 - p) (log sum over negatives of exp(s - log q) - s of the right item),
+        (1 - p) (log sum over negatives of exp(s - log q) - s of the positive item),
 
-    where p, without gradient, is the estimated share of the right item in the full softmax. Since
-    q counts draws that are not the right item, the sum estimates that over all other items.
+    where p, without gradient, is the estimated share of that item in the full softmax. Since
+    q counts draws other than the positive item, the sum estimates that over all other items.
 
     Args:
         schema: needs one binary task.
         log_q: whether to subtract log q.
-        corrected: whether the right item is left out of the correction; needs `log_q`.
+        corrected: whether the positive item is excluded from the correction; needs `log_q`.
         within: see `CandidateLoss`.
 
     Raises:
@@ -88,13 +88,13 @@ class SampledSoftmax(CandidateLoss):
             margin_P = torch.logsumexp(candidates_PC, dim=1) - positive_P
             # 1 - p is the logistic function of the margin
             return {self.name: sum_by_row(margin_P.detach().sigmoid() * margin_P, prediction)}
-        # without a copy of the large matrix that has a column for the right item
+        # avoids a copy of the large matrix with a column for the positive item
         total_P = torch.logaddexp(positive_P, torch.logsumexp(candidates_PC, dim=1))
         return {self.name: sum_by_row(total_P - positive_P, prediction)}
 
 
 class InBatchSoftmax(SampledSoftmax):
-    """Sampled softmax that needs the right items of the other rows among the candidates.
+    """Sampled softmax that needs the positive items of the other rows among the candidates.
 
     Eq. 4 and 5 of Yi et al. 2019 ("Sampling-bias-corrected neural modeling for large corpus item
     recommendations", RecSys). q comes from counts of the train split; the paper estimates it from a
@@ -126,12 +126,12 @@ class SampledBCE(CandidateLoss):
 
 
 def scores(prediction: Prediction) -> tuple[Tensor, Tensor]:
-    """Return the scores of the right items, [P], and of the candidates, [P, C]."""
+    """Return the scores of the positive items, [P], and of the candidates, [P, C]."""
     return prediction.aux["positive_P"], prediction.aux["candidates_PC"]
 
 
 def mean_over_candidates(losses_PC: Tensor, candidates_PC: Tensor) -> Tensor:
-    """Return [P], the mean over candidates that are not the right item; 0 if there is none."""
+    """Return [P], the mean over candidates other than the positive item; 0 if there is none."""
     is_other_PC = candidates_PC > _MASKED_BELOW
     return (losses_PC * is_other_PC).sum(1) / is_other_PC.sum(1).clamp(min=1)
 
@@ -142,7 +142,7 @@ def sum_by_row(losses_P: Tensor, prediction: Prediction) -> Tensor:
     return zeros_B.index_add(0, prediction.aux["row_P"], losses_P)
 
 
-# What a loss may need of predictions: what it is, and who has it
+# Inputs of losses from predictions: their description, and which models have them
 _NEEDED = {
     "candidates": (
         "candidates",
@@ -164,10 +164,10 @@ _NEEDED = {
 
 
 def check_loss_inputs(model: nn.Module, loss: object) -> None:
-    """Check that the predictions of a model have what the loss reads.
+    """Check that the predictions of a model contain the inputs of the loss.
 
     Raises:
-        ValueError: naming what is missing, and which model has it where that is known.
+        ValueError: naming what is missing, and which model has it, if known.
     """
     offered = getattr(model, "provides", ("logits",))
     needed = getattr(loss, "requires", "logits")
