@@ -128,7 +128,7 @@ def setting_hint(word: str, rest: Sequence[str]) -> str:
 
 
 def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None:
-    """Refuse flags that a command would ignore, such as training when a list was requested.
+    """Refuse flags that a command would ignore, since it would train instead of printing a list.
 
     Args:
         flags: of the command line.

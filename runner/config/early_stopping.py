@@ -242,7 +242,7 @@ def _check_metric(
     split, _, name = metric.partition("/")
     key = f"{where}.metric={metric}"
     if not name:
-        if where != "checkpoint.monitor":  # the check of another rule covers this one
+        if where != "checkpoint.monitor":  # another rule checks the monitor's form
             yield f"{key}: write split/metric, such as validation/{split}"
         return
     if split not in splits:

@@ -42,7 +42,7 @@ class PartKind:
     accepts: Callable[[Any], bool]  # checks a resolved object, without calling it
     takes: str  # what is accepted, for messages
     marking: str  # how a user-defined part is recognised, for messages
-    attributes: tuple[str, ...] = ()  # required of an object, besides its class's
+    attributes: tuple[str, ...] = ()  # required of a constructed object
     methods: tuple[str, ...] = ()  # of a class, so that a message can name the missing ones
 
     def describe_missing(self, target: Any) -> str:

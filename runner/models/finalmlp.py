@@ -48,7 +48,7 @@ class FinalMLP(DeepModel):
 
     Raises:
         ValueError: if the schema has no sparse feature or lacks one that determines gates, if there
-            not two streams with layers, or if the heads do not divide their last widths.
+            are not two streams with layers, or if the heads do not divide their last widths.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The optimizer of the dense half: any torch.optim class, its state as named tensors and JSON.
 
 torch creates most states at the first step, each class in a different way, so a fresh optimizer has
-tensors to load into. `dense_state_values` therefore describes the states that exist, and
+no tensors to load into. `dense_state_values` therefore describes the states that exist, and
 `create_dense_state` creates exactly these before tensors are loaded.
 """
 

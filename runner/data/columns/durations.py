@@ -22,8 +22,8 @@ _IN_WORDS = (
 def parse_durations(texts: pa.Array) -> pa.Array:
     """Return texts as seconds: [R] float64, null where a text is missing or is not a duration.
 
-    Of two numbers with a colon the first is hours, since one text cannot show which it is; three
-    they are hours, minutes and seconds. A time of day counts from midnight.
+    Of two numbers with a colon the first is hours, since one text cannot show which it is; of
+    three they are hours, minutes and seconds. A time of day counts from midnight.
     """
     texts = pc.if_else(pc.match_substring_regex(texts, r"\d"), texts, pa.scalar(None, pa.string()))
     clock = pc.extract_regex(texts, _CLOCK)

@@ -52,7 +52,7 @@ def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
     """Find the items that the users of held-out rows have seen.
 
     They are the user's positive events of all earlier splits, whatever their time, since the model
-    may have learnt from them, and from those of the rows' split strictly before a row's time.
+    may have learnt from them, and those of the rows' own split strictly before a row's time.
 
     Args:
         events: of a partition.
