@@ -176,7 +176,7 @@ def _find_length(
         )
     num_rows = read_json(folder / "data.json")["num_rows"]
     events = recipe.declared.interactions
-    if events is not None and events.train_on == "windows":  # whose number is about the same
+    if events is not None and events.train_on == "windows":  # as many as before, roughly
         total = num_rows["train"]
     else:
         total = sum(num_rows.values())

@@ -46,7 +46,7 @@ def check_collective_order(timeout: timedelta) -> None:
     """
     store = PrefixStore("collective order", _get_default_store())
     counts: Counter[str] = Counter()
-    # for a group that was joined earlier, its check is removed
+    # without the check of a group that was joined earlier
     real = {name: inspect.unwrap(getattr(dist, name)) for name in (*_SAME_SHAPE, *_ANY_SHAPE)}
 
     def check(name: str, arguments: tuple[Any, ...], group: Any) -> None:

@@ -73,7 +73,7 @@ class WideAndDeep(LinearDeepModel):
         self.pair_width = _check_pairs(schema, embedding_dim, pairs) if pairs else 0
         self.pairs = PairTerm(schema, self.pair_width) if pairs else None
         ones = torch.ones(len(schema.sparse) * self.pair_width) if pairs == FITTED else None
-        self.register_buffer("pair_scale", ones)  # of the network's input of pooled_BE
+        self.register_buffer("pair_scale", ones)  # factors of what the network sees of pooled_BE
         self.wide = FirstOrder(schema, self.embedding.linear)
         width, deep = concat_width(schema, embedding_dim), [*deep, len(schema.tasks)]
         self.numbers = _make_numbers(schema) if periodic else None

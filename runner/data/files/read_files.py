@@ -251,6 +251,6 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return whether values are texts or bytes, in any encoding."""
+    """Return whether values are texts or bytes, in any of Arrow's layouts."""
     texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
     return unpacked_type(type_) in texts

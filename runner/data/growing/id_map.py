@@ -42,7 +42,7 @@ class _Distinct:
         )
 
     def by_appearance(self, places: np.ndarray) -> np.ndarray:
-        """Sort indices of ids by their first sighting."""
+        """Return indices of ids, sorted by the first sighting of the ids."""
         place_V = np.full(len(self.order_V), -1)
         place_V[self.first_U[places]] = places
         return place_V[place_V >= 0]

@@ -40,7 +40,7 @@ def count_train_rows(dataset: Mapping[str, Any]) -> int | None:
 
 
 def prepare_files(recipe: Any, engine: Engine | None = None) -> tuple[Path, dict[str, list[Path]]]:
-    """Prepare data, or find it in the cache; return the folder and the contents of the cache entry.
+    """Prepare data, or find it in the cache; return the folder, and the files of each split.
 
     Args:
         recipe: of files, see `runner.data.prepare.recipe`.
