@@ -49,7 +49,7 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     Args:
         composed: the configuration, not yet checked.
         flags: words that are not overrides, such as `--allow PACKAGE`.
-        allowed: packages that a `_target_` may lie in.
+        allowed: packages in which a `_target_` may be.
 
     Raises:
         ConfigError: for mistakes in the configuration, and for another loop than train.

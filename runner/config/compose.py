@@ -166,7 +166,7 @@ def find_run_of_checkpoint(checkpoint: Path) -> Path | None:
 
     Raises:
         ConfigError: if there is no such folder, or it is a run directory.
-        UserError: if its run has a link, a pipe or the like in place of a file.
+        UserError: if a file of its run is a link, a pipe or similar.
     """
     if not checkpoint.is_dir():
         raise ConfigError(f"checkpoint.path={checkpoint}: no such folder")

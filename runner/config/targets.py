@@ -71,7 +71,7 @@ def allowed_packages(flags: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_in_packages(path: str, allowed: Sequence[str]) -> bool:
-    """Return whether a dotted name is one of the packages or lies in one."""
+    """Return whether a dotted name is one of the packages or inside one."""
     return any(path == package or path.startswith(f"{package}.") for package in allowed)
 
 

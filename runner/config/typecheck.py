@@ -1,6 +1,6 @@
 """Checks keys, types and ranges: by the settings dataclasses, otherwise by the option's YAML.
 
-An option's YAML names every key with its default, so it is a schema of its own: a changed value
+An option's YAML names every key with its default, so it serves as a schema: a changed value
 keeps the type of its default, and a key that the YAML lacks is unknown. This holds for keys of a
 YAML file as well, because Hydra silently merges a misspelt key of an experiment.
 """
@@ -70,7 +70,7 @@ class _Walk:
         *,
         inside_target: bool = False,
     ) -> Iterator[str]:
-        """Yield what is wrong below a node.
+        """Yield the problems below a node.
 
         Args:
             node: the values.

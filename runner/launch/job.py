@@ -81,8 +81,8 @@ def launch_run(
 
     Args:
         composed: the configuration, not yet checked.
-        allowed: packages that a `_target_` may lie in.
         allowed: packages in which a `_target_` may be.
+        command: the words of the command line, for the run's record.
         resume: the run directory to continue.
         notes: lines to print once it is known that the run continues.
 

@@ -23,7 +23,7 @@ from runner.models.layers.sequences import is_event
 class DIEN(HistoryModel):
     """Each history by a GRU and an AUGRU, then an MLP that also sees all pooled and dense features.
 
-    In training, the states of the GRU also learn to tell the next event from a drawn item, the
+    In training, the states of the GRU also learn to separate the next event from a drawn item, the
     auxiliary loss, for the sequences that read the table of the first candidate. The drawn items
     are a function of seed, epoch, row and place, uniform over all items but the event's. States
     are as wide as embeddings, since the auxiliary loss multiplies both.

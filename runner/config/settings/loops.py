@@ -57,7 +57,7 @@ class EvaluateLoopSettings:
 
 
 def judged_splits(split: str | list[str] | None, known: Container[str]) -> list[str]:
-    """Return the splits that `loop.split` of an evaluation means, of those that a dataset has."""
+    """Return the splits that `loop.split` of an evaluation selects, among those of a dataset."""
     given = split or ("test" if "test" in known else "validation")
     return [given] if isinstance(given, str) else list(given)
 

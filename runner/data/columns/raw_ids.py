@@ -257,7 +257,7 @@ def _parse_integers(
     *,
     booleans: bool = False,
 ) -> pa.Array:
-    """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes beside missing values.
+    """Parse integers of 64 bits, such as 12 and 12.0, which pandas writes if values are missing.
 
     Unsigned ones from 2^63 on wrap around, as those of Parquet do. Texts such as NULL are missing.
 

@@ -137,7 +137,7 @@ def _describe_missing(
             f"all in its path: {files}"
         )
     names = schemas[path].names
-    # one that is read itself, or that stands beside the missing one elsewhere, is not meant
+    # one that is read itself, or that occurs with the missing one in other files, is not meant
     beside = {n for schema in schemas.values() if name in schema.names for n in schema.names}
     unread = [n for n in names if n not in columns and n not in beside]
     near = _delimiter_hint(name, names) or nearest_hint(name, unread, 3)
