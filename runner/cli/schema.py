@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from runner.cli.show_proposal import print_proposal
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import hydra_mapping, shell_override
@@ -28,7 +30,9 @@ from runner.data.proposal.find_splits import train_share
 from runner.data.proposal.format_schema import format_schema_yaml
 from runner.data.proposal.schema import SchemaProposal, propose_schema
 from runner.errors import UserError, already_exists, nearest_hint, shell_path
+from runner.launch.status import print_status
 
+MANY_VALUES = 20_000_000  # of a sample, which take some ten seconds
 # The default loss and the default metric of checkpoint.monitor are for labels of 0 and 1.
 REGRESSION_OVERRIDES = (
     ' model/loss=by_kind "metrics.eval=[mae,mse,rmse,r2]"'
@@ -84,7 +88,7 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     command = shlex.join(["schema", *words])
     while True:  # until no question remains
         try:
-            proposal = propose_schema(path, given.validation, given.test, hints)
+            proposal = propose_schema(path, given.validation, given.test, hints, _announce)
             break
         except SeveralLabelsError as error:
             labels = _ask_for_columns(error, "label", "a name, or several with commas")
@@ -103,6 +107,14 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     print_proposal(proposal, to_stderr=False)
     print(f"wrote {out}; {_next_step(proposal, out, command)}")
     return 0
+
+
+def _announce(sample: pa.Table) -> None:
+    """Print what is examined, if that takes long."""
+    if sample.num_rows * sample.num_columns > MANY_VALUES:
+        print_status(
+            f"examining {sample.num_columns:,} columns of {sample.num_rows:,} sampled rows ..."
+        )
 
 
 def make_parser() -> VerbParser:

@@ -1592,3 +1592,12 @@ def test_more_rows_have_a_larger_network_for_ids(tmp_path, propose, num_rows, is
     _, shown = propose(str(tmp_path / "clicks.parquet"))
     assert ('model.net.embedding_dim=32 "model.net.deep=[256,128]"' in shown) == is_larger
     assert ("trainer.ema.decay=0.99" in shown) != is_larger
+
+
+def test_a_table_whose_columns_take_long_is_announced(write, monkeypatch, capsys):
+    path = write(click=binary(), x=np.random.default_rng(0).normal(size=ROWS))
+    for many, is_announced in ((4 * ROWS, False), (4 * ROWS - 1, True)):
+        monkeypatch.setattr("runner.cli.schema.MANY_VALUES", many)
+        assert schema([path], []) == 0
+        line = f"examining 4 columns of {ROWS:,} sampled rows ..."
+        assert (line in capsys.readouterr().err) == is_announced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -82,7 +82,11 @@ class SchemaProposal:
 
 
 def propose_schema(
-    path: str, validation: str | None = None, test: str | None = None, hints: Hints | None = None
+    path: str,
+    validation: str | None = None,
+    test: str | None = None,
+    hints: Hints | None = None,
+    on_sample: Callable[[pa.Table], None] | None = None,
 ) -> SchemaProposal:
     """Propose a schema for a table.
 
@@ -91,6 +95,7 @@ def propose_schema(
         validation: files of the validation split, if it has its own.
         test: files of the test split, if it has its own.
         hints: what the user says of the columns.
+        on_sample: called with the sample before its columns are examined.
 
     Raises:
         SeveralLabelsError: where several columns look like the label.
@@ -119,6 +124,8 @@ def propose_schema(
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
     if num_malformed:
         notes.append(_describe_malformed(sample, files[0], layout))
+    if on_sample is not None:
+        on_sample(sample.table)
     others = list(samples)
     are_numbers = dict.fromkeys(hints.numeric, True)
     are_numbers |= dict.fromkeys(hints.labels, hints.task == "regression") if hints.task else {}
