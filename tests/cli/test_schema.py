@@ -27,6 +27,7 @@ from runner.cli.schema import schema, write_new_file
 from runner.config.overrides import parse_job_overrides
 from runner.data.files.read_text import read_text_chunks
 from runner.data.proposal.columns.choose_roles import SeveralLabelsError
+from runner.data.proposal.schema import propose_schema
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -1601,3 +1602,11 @@ def test_a_table_whose_columns_take_long_is_announced(write, monkeypatch, capsys
         assert schema([path], []) == 0
         line = f"examining 4 columns of {ROWS:,} sampled rows ..."
         assert (line in capsys.readouterr().err) == is_announced
+
+
+def test_small_row_groups_are_sampled_until_there_are_rows_enough(tmp_path):
+    """As a stream writes them: of 100 groups the sample would have few rows."""
+    table = pa.table({"click": np.tile([0, 1], 2000), "user": np.arange(4000) % 50})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=10)
+    [column, _] = propose_schema(str(tmp_path / "x.parquet")).columns[0]
+    assert column.num_rows == 4000

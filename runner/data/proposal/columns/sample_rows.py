@@ -27,6 +27,7 @@ from runner.errors import DataError, first_line
 
 SAMPLE_ROWS = 200_000
 SAMPLE_TEXT_BYTES = 1 << 28  # of the texts of Parquet files
+SMALL_PLACES = 100_000  # columns of row groups, where these are so small that 100 have few rows
 SAMPLE_PLACES = 100  # files, folders that give columns, and row groups of a file, and a few more
 
 
@@ -105,10 +106,11 @@ def _sample_tables(
                 break
 
 
-def _spread(count: int) -> list[int]:
-    """Return numbers below `count`: the first, the middle and the last, then others between."""
+def _spread(count: int, most: int = SAMPLE_PLACES) -> list[int]:
+    """Return numbers below `count`: first, middle and last, about 100 between, and up to `most`."""
     ends = [0, count // 2, count - 1] if count else []
-    return list(dict.fromkeys([*ends, *range(0, count, count // SAMPLE_PLACES + 1)]))
+    coarse, fine = (range(0, count, count // places + 1) for places in (SAMPLE_PLACES, most))
+    return list(dict.fromkeys([*ends, *coarse, *fine]))
 
 
 def _sample_file(
@@ -146,7 +148,8 @@ def _sample_file(
     # read as dictionaries: a small file with repeated values may hold any amount of text
     texts = [f.name for f in schema if is_text(f.type) and not is_nested(schema, f.name)]
     with open_parquet_file(file, texts) as opened:
-        for group in _spread(opened.num_row_groups):
+        most = max(SAMPLE_PLACES, SMALL_PLACES // max(50, len(schema)))
+        for group in _spread(opened.num_row_groups, most):
             num_rows = min(left, -(-share // 3))
             try:
                 batch = next(opened.iter_batches(num_rows, row_groups=[group]), None)
