@@ -83,6 +83,8 @@ def with_links(text: str, origin: str, places: dict[str, str], source: Path) -> 
         path = Path(os.path.normpath((ROOT / origin).parent / target))
         name = path.relative_to(ROOT).as_posix()
         if name in places:
+            if name == "README.md":  # the site begins with a page of its own
+                anchor = ""
             return f"{opening}{places[name]}{anchor})"
         if not path.is_file():  # Sphinx says that it leads nowhere
             return match.group(0)

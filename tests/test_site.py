@@ -120,3 +120,13 @@ def test_a_browser_shows_every_page_on_a_phone_and_finds_accumulate(site, addres
         target = page.locator("tr:target")
         assert target.locator("td").first.inner_text() == "trainer.accumulate"
     assert not problems
+
+
+def test_a_link_into_the_readme_leads_to_the_site_s_first_page(tmp_path: Path):
+    """Which is another text, without the headings of the README; Sphinx would refuse the link."""
+    from docs.build_site import with_links
+
+    text = "[a](../README.md#everyday-use) [b](data.md#the-yardstick)"
+    places = {"README.md": "index.md", "docs/data.md": "data.md"}
+    shown = with_links(text, "docs/python.md", places, tmp_path)
+    assert shown == "[a](index.md) [b](data.md#the-yardstick)"
