@@ -64,7 +64,7 @@ CHECKPOINT, DATA, WHOLE = (
 EXACT, SIGNALS = "tests/whole/test_exact_resume.py", "tests/whole/test_signals.py"
 SWEEP_KILLED, SWEEP = "tests/sweep/test_killed.py", "tests.sweep.faults"
 RANKS, SWEEP_DATABASE = "tests/distributed/test_runs.py", "tests/sweep/test_database.py"
-SERVERS_OF_ROWS, SCORER = "tests/whole/test_data_service.py", "tests/serving/test_follow.py"
+SERVERS_OF_ROWS, SCORER = "tests/whole/test_data_service.py", "tests/serving/server/test_follow.py"
 MIRROR, STORED_INPUTS = "tests/stores/test_mirror.py", "tests/stores/test_inputs.py"
 WANDB = "tests/reporting/trackers/test_wandb.py"
 

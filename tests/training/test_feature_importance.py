@@ -33,7 +33,7 @@ from runner.training.feature_importance import (
 from runner.training.state import restore_weights
 from tests.models.scene import TWO_TASKS, make_model
 from tests.models.scene import batch_of as tiny_batch
-from tests.serving.test_graphs import NAMES, NEXT_ITEM, batch_of, model_of
+from tests.serving.export.test_graphs import NAMES, NEXT_ITEM, batch_of, model_of
 from tests.tiny import make_context
 from tests.tiny_job import Rows as TinyRows
 from tests.tiny_job import make_job

@@ -12,7 +12,7 @@ import pytest
 from experiments.planted import MODELS
 from runner.data.sets.planted_effects import flip_by_task, interest_effect, order_effect
 from runner.errors import ConfigError
-from tests.data.synthetic_settings import instantiate, small_synthetic
+from tests.data.sets.synthetic_settings import instantiate, small_synthetic
 
 FEW = "dataset.rows={train: 16000, validation: 1000, test: 6000}"
 

@@ -53,7 +53,7 @@ from runner.training.health.verdict import (
 )
 from runner.training.state import BestEvaluation, TrainState
 from tests.conftest import TINY
-from tests.data.synthetic_settings import small_synthetic
+from tests.data.sets.synthetic_settings import small_synthetic
 from tests.whole.compare_runs import read_rows
 
 ROWS = 2000

@@ -9,7 +9,7 @@ import pytest
 from runner.data.prepare.outline import outline_dataset
 from runner.models.misfits import find_misfits
 from tests.data.clicks import SCHEMA, clicks, write_parquet
-from tests.data.synthetic_settings import dataset_settings, instantiate, small_synthetic
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate, small_synthetic
 
 
 def names(schema: Any) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from runner.data.core.source_files import fingerprint_path
 from runner.data.prepare.fingerprint import fingerprint
 from runner.errors import ConfigError, DataError
 from tests.conftest import python
-from tests.data.synthetic_settings import dataset_settings, small_synthetic
+from tests.data.sets.synthetic_settings import dataset_settings, small_synthetic
 
 PRINT_IMPORTS = """
 import sys
@@ -19,7 +19,7 @@ class NoPandas:  # Arrow imports it where it is installed; we do not
 sys.meta_path.insert(0, NoPandas())
 from runner.data.prepare.fingerprint import fingerprint, build_recipe
 from runner.data.prepare.recipe import prepare
-from tests.data.synthetic_settings import small_synthetic
+from tests.data.sets.synthetic_settings import small_synthetic
 settings = small_synthetic(rows={"train": 100, "validation": 100, "test": 100})
 print(len(fingerprint(settings)))
 prepare(build_recipe(settings))

@@ -20,7 +20,7 @@ from runner.data.sets.criteo import CATEGORICAL, NUMERIC, parse_hexadecimal
 from runner.data.tabular import text_parts
 from runner.errors import ConfigError, DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import dataset_settings, instantiate
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

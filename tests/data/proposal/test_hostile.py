@@ -335,7 +335,7 @@ def test_a_package_that_a_url_needs_is_named_with_its_extra(monkeypatch, url, mo
 
 
 def test_the_extra_that_reads_a_scheme_is_one_of_ours():
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     assert set(EXTRAS.values()) <= set(project["project"]["optional-dependencies"])
 
 

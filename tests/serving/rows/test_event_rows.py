@@ -18,7 +18,7 @@ from runner.serving.artifact.raw_rows import encode_rows
 from runner.serving.export.run_inputs import EventRows
 from runner.serving.rows.encode import Transforms
 from runner.serving.rows.transforms import with_id_types
-from tests.data.test_interactions import DECLARED, events
+from tests.data.interactions.test_interactions import DECLARED, events
 
 
 @pytest.mark.parametrize("num_partitions", [1, 5])

@@ -6,7 +6,7 @@ import pytest
 
 from runner.errors import DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import dataset_settings, instantiate
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate
 from tests.data.tables import by_key
 
 pytestmark = pytest.mark.usefixtures("own_cache")

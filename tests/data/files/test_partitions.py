@@ -24,8 +24,8 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
 from tests.conftest import Zygote
 from tests.data.clicks import recipe_settings
-from tests.data.test_formats import write_arrow, write_avro, write_orc
-from tests.data.test_prepare import Backwards, prepared_files, small_parts  # noqa: F401
+from tests.data.files.test_formats import write_arrow, write_avro, write_orc
+from tests.data.prepare.test_prepare import Backwards, prepared_files, small_parts  # noqa: F401
 from tests.serving.scene import SETTINGS
 
 NAMES = {"ios": "ios", "and roid": "and%20roid", None: "__HIVE_DEFAULT_PARTITION__"}

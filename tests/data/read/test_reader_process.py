@@ -178,7 +178,7 @@ def test_the_process_ends_with_a_training_that_is_killed_and_outlives_no_sibling
     """A second process is a fork too, and must not keep the first one's pipes open."""
     script = """
 import os, sys
-from tests.data.test_reader_process import children, numbered
+from tests.data.read.test_reader_process import children, numbered
 from runner.data.read.reader_process import batches_from_process
 both = [batches_from_process(lambda: numbered(10**9), 0, pinned=False) for _ in range(2)]
 for batches in both:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runner.errors import ConfigError
-from tests.data.synthetic_settings import dataset_settings, instantiate
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 SUPPORT, QUERY = 3, 4

@@ -15,7 +15,7 @@ from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets.oracle_metrics import OracleMetrics
 from runner.errors import ConfigError, DataError
-from tests.data.synthetic_settings import dataset_settings, instantiate, small_synthetic
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate, small_synthetic
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-CONF = Path(__file__).resolve().parents[2] / "conf" / "dataset"
+CONF = Path(__file__).resolve().parents[3] / "conf" / "dataset"
 
 
 def dataset_settings(name: str, **changes: Any) -> dict[str, Any]:

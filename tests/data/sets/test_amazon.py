@@ -9,7 +9,7 @@ import pytest
 
 from runner.errors import DataError
 from tests.conftest import shared_data
-from tests.data.synthetic_settings import dataset_settings, instantiate
+from tests.data.sets.synthetic_settings import dataset_settings, instantiate
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 LINES = {7: [3, 1, 4, 2, 6], 2: [5, 6, 3], 9: [8, 9], 4: [1, 2, 3, 4]}

@@ -25,7 +25,7 @@ from runner.serving.server.tensors import InferRequest, write_answer
 from tests.models.scene import from_yaml
 from tests.serving.client import json_inputs, request, triton_inputs
 from tests.serving.served import ITEMS, ITEMS_COLUMNS, serving, write_artifact
-from tests.serving.test_server_scoring import asked, item_rows, prepared_work, raw_work
+from tests.serving.server.test_server_scoring import asked, item_rows, prepared_work, raw_work
 
 NUM_ITEMS = 40
 

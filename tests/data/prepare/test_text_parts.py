@@ -15,7 +15,7 @@ from runner.data.tabular.table import prepare_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError
 from tests.data.clicks import recipe_settings
-from tests.data.test_prepare import (
+from tests.data.prepare.test_prepare import (
     SHARES,
     Backwards,
     DiesAfter,

@@ -23,7 +23,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
 from tests.conftest import python
 from tests.data.clicks import SCHEMA, clicks, open_dataset, recipe_settings, write_parquet
-from tests.data.synthetic_settings import dataset_settings
+from tests.data.sets.synthetic_settings import dataset_settings
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 ROWS = 1000

@@ -37,7 +37,7 @@ from runner.serving.server.columns import (
 )
 from runner.serving.server.tensors import parse_request, write_answer
 from tests.conftest import Zygote
-from tests.data.test_formats import write_arrow, write_avro, write_orc
+from tests.data.files.test_formats import write_arrow, write_avro, write_orc
 from tests.tiers import fast
 
 SCHEMA = {
