@@ -22,7 +22,7 @@ from runner.config.base_config import (
     drop_held_for_one_command,
 )
 from runner.config.fit_choices import follow_model_kind
-from runner.config.groups import find_places, load_groups, set_places
+from runner.config.groups import ConfigGroups, find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
 from runner.config.hydra_text import shell_override
 from runner.config.interpolation import Found, find_value, resolve_interpolations, resolve_text
@@ -204,34 +204,17 @@ def compose(
     """
     from_run = from_run and from_run.absolute()
     problems: list[str] = []
-    parsed = parse_job_overrides(overrides)
-    repeated = find_repeated(parsed)
-    given = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
-    paths = [".".join(key) for key in PATH_KEYS]
-    problems += find_empty_paths(given, paths)
-    parsed = [o for o in parsed if o.key_or_group not in paths or given.get(o.key_or_group) != ""]
-    parsed, displaced = drop_displaced_length(parsed, problems)
-    judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
-    problems += [problem for _, problem in judged if problem is not None]
-    hydra_overrides = [o for o, problem in judged if problem is None]
-    places = find_places(hydra_overrides)
-    for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
-    groups = load_groups(for_hydra, config_dirs)
-    job_overrides = [o for o in parsed if not o.is_hydra_override()]
-    group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
-    key_overrides = [o for o in job_overrides if o not in group_choices]
-
+    words = _sort_overrides(overrides, config_dirs, problems)
+    groups, group_choices = words.groups, words.group_choices
     if from_run is None:
         base = base_of_new_run(group_choices, groups, problems)
     else:
-        base = base_of_saved_run(
-            from_run, group_choices, groups, problems, [o.key_or_group for o in job_overrides]
-        )
-    base = replace(base, hydra=set_places(base.hydra, places, hydra_overrides))
-    void = [f"{o.input_line}: has no effect, {last.input_line} follows" for o, last in repeated]
-    notes = (*void, *base.notes, *describe_displaced_length(displaced, base.config))
+        base = base_of_saved_run(from_run, group_choices, groups, problems, words.job_keys)
+    base = replace(base, hydra=set_places(base.hydra, words.places, words.hydra_overrides))
+    displaced = describe_displaced_length(words.displaced, base.config)
+    notes = (*words.without_effect, *base.notes, *displaced)
     dense_target = find_value(base.config, "optimizer.dense._target_")
-    key_overrides = name_hidden_widths(base.config, key_overrides, problems)
+    key_overrides = name_hidden_widths(base.config, words.key_overrides, problems)
     # the keys of an option that does not exist are unknown
     unknown = {o.key_or_group for o in group_choices if groups.check_choice(o, base.config)}
     problems += [
@@ -278,6 +261,53 @@ def compose(
         was_sent=base.sent_reads is not None,
         sent_reads=_find_sent_reads(base, config, found, overrides),
         has_begun=bool(begun_in and saved_steps(Path(begun_in) / "checkpoints")),
+    )
+
+
+@dataclass(frozen=True)
+class _SortedOverrides:
+    """The overrides of a command line by what they apply to, and the groups they choose from."""
+
+    groups: ConfigGroups
+    group_choices: list[Override]
+    key_overrides: list[Override]
+    job_keys: list[str]  # of both, in the order of the command line
+    hydra_overrides: list[Override]
+    places: list[Override]  # those of the folders of results
+    displaced: str | None  # trainer.max_steps or max_epochs, which replaces the other
+    without_effect: list[str]  # a sentence for each
+
+
+def _sort_overrides(
+    overrides: Sequence[str], config_dirs: Sequence[str], problems: list[str]
+) -> _SortedOverrides:
+    """Parse and sort overrides; mistakes are added to `problems`."""
+    parsed = parse_job_overrides(overrides)
+    repeated = find_repeated(parsed)
+    given = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
+    paths = [".".join(key) for key in PATH_KEYS]
+    problems += find_empty_paths(given, paths)
+    parsed = [o for o in parsed if o.key_or_group not in paths or given.get(o.key_or_group) != ""]
+    parsed, displaced = drop_displaced_length(parsed, problems)
+    judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
+    problems += [problem for _, problem in judged if problem is not None]
+    hydra_overrides = [o for o, problem in judged if problem is None]
+    places = find_places(hydra_overrides)
+    for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
+    groups = load_groups(for_hydra, config_dirs)
+    job_overrides = [o for o in parsed if not o.is_hydra_override()]
+    group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
+    return _SortedOverrides(
+        groups=groups,
+        group_choices=group_choices,
+        key_overrides=[o for o in job_overrides if o not in group_choices],
+        job_keys=[o.key_or_group for o in job_overrides],
+        hydra_overrides=hydra_overrides,
+        places=places,
+        displaced=displaced,
+        without_effect=[
+            f"{o.input_line}: has no effect, {last.input_line} follows" for o, last in repeated
+        ],
     )
 
 

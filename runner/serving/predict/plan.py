@@ -92,13 +92,7 @@ def make_plan(
     Raises:
         UserError: for every kind of mistake.
     """
-    if bool(inputs) == (split is not None):
-        raise UserError("predict: name files to score, or --split for rows of the run's own data")
-    later = [name for name in inputs if (Path(name) / "meta.json").exists()]
-    if later and Path(run).is_file():
-        raise UserError(f"predict: the run is named before its input: predict {later[0]} {run}")
-    if rows is not None and rows < 1:
-        raise UserError(f"--rows {rows}: a part has at least one row")
+    _check_arguments(run, inputs, split, rows)
     folder, allowed = find_run(run), allowed_packages(allow)
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
@@ -147,6 +141,23 @@ def make_plan(
             *(() if split is None else changed_data_note(composed)),
         ],
     )
+
+
+def _check_arguments(
+    run: str | Path, inputs: Sequence[str], split: str | None, rows: int | None
+) -> None:
+    """Refuse arguments of `make_plan` that do not fit together.
+
+    Raises:
+        UserError: for the first of them.
+    """
+    if bool(inputs) == (split is not None):
+        raise UserError("predict: name files to score, or --split for rows of the run's own data")
+    later = [name for name in inputs if (Path(name) / "meta.json").exists()]
+    if later and Path(run).is_file():
+        raise UserError(f"predict: the run is named before its input: predict {later[0]} {run}")
+    if rows is not None and rows < 1:
+        raise UserError(f"--rows {rows}: a part has at least one row")
 
 
 def _written_names(transforms: Transforms, outputs: Outputs, *, has_labels: bool) -> list[str]:
