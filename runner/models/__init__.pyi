@@ -9,6 +9,7 @@ from .dien import DIEN as DIEN
 from .din import DIN as DIN
 from .dlrm import DLRM as DLRM
 from .edcn import EDCN as EDCN
+from .esmm import ESMM as ESMM
 from .eulernet import EulerNet as EulerNet
 from .fibinet import FiBiNET as FiBiNET
 from .finalmlp import FinalMLP as FinalMLP

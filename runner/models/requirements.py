@@ -58,6 +58,21 @@ def require_one_binary_task(schema: Schema) -> None:
         )
 
 
+def require_funnel(schema: Schema) -> None:
+    """Check that every task can be a step of a funnel, such as click and conversion.
+
+    Raises:
+        ValueError: if a task is not binary.
+    """
+    others = [t for t in schema.tasks if t.kind != "binary" or t.one_of]
+    if others:
+        names = ", ".join(f"{t.name} ({'class' if t.one_of else t.kind})" for t in others)
+        raise ValueError(
+            "needs labels of two values, each a step of a funnel that only rows with the step "
+            f"before can take, such as click and conversion; there are {names}"
+        )
+
+
 def require_log_links(schema: Schema, loss: str) -> list[str]:
     """Return the names of the tasks, all of which have a log link.
 

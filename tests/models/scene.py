@@ -63,6 +63,7 @@ SMALL: dict[str, tuple[str, dict]] = {
     "eulernet without norm": ("eulernet", {"orders": [2], "layer_norm": False}),
     "fwfm": ("fwfm", {}),
     "fwfm by id": ("fwfm", {"first_order": "id"}),
+    "esmm": ("esmm", {"deep": [8, 5]}),
     "mmoe": ("mmoe", {"num_experts": 3, "experts": [6, 5], "tower": [4]}),
     "ple": ("ple", {"experts": [6, 5], "tower": [4], "num_own": 2, "num_shared": 1}),
     "gdcn": ("gdcn", {"deep": [8, 5], "num_layers": 2}),

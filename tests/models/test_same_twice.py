@@ -47,7 +47,8 @@ def default_loss(model: str) -> str:
 
 def losses_of(model: str) -> list[str]:
     """Return the losses that the model can be trained with."""
-    others = {"mse", "tweedie"} if model in RETRIEVAL else set(NEED_CANDIDATES)
+    others = set() if model in RETRIEVAL else set(NEED_CANDIDATES)
+    others |= {"mse", "tweedie"} if model in RETRIEVAL or model == "esmm" else set()
     others |= {"in_batch_softmax"} if model in NEXT_ITEM else set()
     others |= set() if model == "finalnet" else NEED_BLOCKS
     others |= set() if model == "dien" else NEED_DRAWN

@@ -9,7 +9,7 @@ import torch
 import yaml
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.batch import SparseFeature
+from runner.batch import SparseFeature, TaskSpec
 from runner.models.layers.embedding import count_equal_columns
 from runner.models.layers.linear import FirstOrder
 from runner.models.losses import BCE, ByKind
@@ -231,6 +231,12 @@ REFUSED = {
     "experts of nothing": (["mmoe", "ple"], SCHEMA, {"experts": []}, r"experts=\[\]"),
     "no expert": (["mmoe"], SCHEMA, {"num_experts": 0}, "num_experts=0"),
     "no level": (["ple"], SCHEMA, {"num_levels": 0}, "num_levels=0"),
+    "a step of no funnel": (
+        ["esmm"],
+        replace(SCHEMA, tasks=(TaskSpec("click"), TaskSpec("paid", "regression"))),
+        {},
+        r"needs labels of two values, .* there are paid \(regression\)",
+    ),
 }
 
 

@@ -201,6 +201,7 @@ COUNTS = {
     + layers(2 * D, 1),
     "fwfm": NUMBERS * D + layers(10, 1) + WIDTH,
     "fwfm by id": NUMBERS * D + layers(10, 1) + layers(NUMBERS, 1),
+    "esmm": layers(FLAT, 8, 5, 1),
     "mmoe": 3 * layers(FLAT, 6, 5) + 3 * FLAT + layers(5, 4, 1),
     # one task: 2 experts of its own and 1 shared on each level, its gate and the shared gate
     "ple": 3 * (layers(FLAT, 6, 5) + layers(5, 6, 5)) + 2 * 3 * FLAT + 3 * 5 + layers(5, 4, 1),

@@ -27,6 +27,7 @@ NETS = [
     ("finalnet", ("second",)),
     ("masknet", ("top",)),
     ("masknet serial", ("top",)),
+    ("esmm", ("deep",)),
     *((name, ("tower",)) for name in ("mmoe", "ple")),
     *((name, ("top",)) for name in ("dlrm", "wukong", "bst", "dien", "din")),
     ("din", ("attention",)),

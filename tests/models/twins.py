@@ -414,6 +414,16 @@ def mixed(p: Weights, name: str, x: Tensor, outs: Sequence[Tensor], gate: int = 
     return sum(shares[:, i : i + 1] * out for i, out in enumerate(outs))
 
 
+def esmm(p, e, first, x):
+    """Products of probabilities, as the paper has them."""
+    x, reached, logits = flat(e, x), 1.0, []
+    while f"networks.{len(logits)}.0.weight" in p:
+        step = mlp(p, f"networks.{len(logits)}", x, last_linear=True)
+        reached = reached * torch.sigmoid(step)
+        logits.append(torch.log(reached / (1 - reached)))
+    return torch.cat(logits, dim=1)
+
+
 def mmoe(p, e, first, x):
     x = flat(e, x)
     outs = expert_outputs(p, "experts", x)
@@ -470,6 +480,7 @@ TWINS: dict[str, Twin] = {
     "eulernet without norm": eulernet,
     "fwfm": fwfm,
     "fwfm by id": fwfm,
+    "esmm": esmm,
     "mmoe": mmoe,
     "ple": ple,
     "gdcn": gdcn,

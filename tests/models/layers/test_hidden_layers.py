@@ -119,6 +119,7 @@ BATCH_NORMS = {  # in the small models of tests/models/scene.py, by hand
     "finalmlp contexts": 2,
     "finalnet": 2 + 1,
     "finalnet one block": 2,
+    "esmm": 2,
     "mmoe": 2 + 1,
     "ple": 2 * 2 + 2 * 2 + 1,  # own and shared experts of two levels, two layers each; the tower
     "ple one level": 1 + 1 + 1,
