@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns, check_columns
@@ -49,8 +50,15 @@ class BlockIndex:
         return len(self.rows_N)
 
 
-def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
+def build_block_index(
+    files: Sequence[Path], columns: Columns, as_read: Callable[[pa.Schema], pa.Schema] = lambda s: s
+) -> BlockIndex:
     """Read every footer, and check the declared columns before other data is read.
+
+    Args:
+        files: of the split.
+        columns: the declared ones.
+        as_read: returns the types that the columns of a file have when they are read.
 
     Raises:
         DataError: naming a file that is unreadable, lacks a column, or has one of a wrong type or
@@ -61,7 +69,7 @@ def build_block_index(files: Sequence[Path], columns: Columns) -> BlockIndex:
     first, first_path = None, Path()
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as file:
-            schema, counts = file.schema, file.rows_per_block
+            schema, counts = as_read(file.schema), file.rows_per_block
         if not any(counts):  # an empty file, as distributed writers produce them
             continue
         check_columns(columns, schema, str(path))

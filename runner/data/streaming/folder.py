@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from runner.data.columns.column_specs import Declared
 from runner.data.core.argument_types import Count, Seconds, SecondsOrNone, check_settings
@@ -19,12 +20,15 @@ from runner.data.core.columns import Columns
 from runner.data.core.file_hashes import hash_file_anew
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.source_files import nearest_path
+from runner.data.files.file_columns import cast_columns
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
 from runner.data.streaming.encoded_files import FileEncoder, encoded_columns, fit_to_first_rows
 from runner.data.streaming.settings import (
     Poller,
     declaration_identity,
+    expected_types,
+    fill_empty_types,
     load_declaration,
     plain_columns,
     plain_transforms,
@@ -236,7 +240,10 @@ class FolderSource:
     def _index(self, path: Path) -> BlockIndex:
         if self._encoder is not None:
             return self._encoder.index(path)
-        return build_block_index([path], self._columns)
+        return build_block_index([path], self._columns, self._as_read)
+
+    def _as_read(self, schema: pa.Schema) -> pa.Schema:
+        return fill_empty_types(schema, expected_types(self._settings.declared))
 
     def _reopen(self, position: StreamPosition) -> BlockIndex:
         """Return the blocks of the file in which a checkpoint stopped.
@@ -283,7 +290,7 @@ class FolderSource:
             return
         starts_N = index.start_N
         index_in_stream = replace(index, start_N=starts_N + (first_row - row))
-        reader = BlockReader(index_in_stream, self._columns)
+        reader = _CastingReader(index_in_stream, self._columns, self._as_read)
         try:
             for block in np.flatnonzero(starts_N + index.rows_N > row):
                 skipped = max(0, row - int(starts_N[block]))
@@ -292,6 +299,20 @@ class FolderSource:
                 yield StreamChunk(rows, _positions_in_file(place, first))
         finally:
             reader.close()
+
+
+class _CastingReader(BlockReader):
+    """Reads columns without any value as the type of their role."""
+
+    def __init__(
+        self, index: BlockIndex, columns: Columns, as_read: Callable[[pa.Schema], pa.Schema]
+    ) -> None:
+        super().__init__(index, columns)
+        self._as_read = as_read
+
+    def read_table(self, blocks: np.ndarray, names: Collection[str]) -> pa.Table:
+        table = super().read_table(blocks, names)
+        return cast_columns(table, self._as_read(table.schema))
 
 
 def _positions_in_file(place: StreamPosition, first: int) -> Callable[[int], StreamPosition]:

@@ -12,8 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from runner.data.columns.amounts import AMOUNT_FORMS
-from runner.data.columns.column_specs import Declared, IdSpec
+from runner.data.columns.column_specs import Declared
 from runner.data.columns.column_types import direct_columns, id_types
 from runner.data.columns.encode import encode_chunk
 from runner.data.core.columns import Columns
@@ -26,7 +25,7 @@ from runner.data.read.decode import InMemoryReader, Rows
 from runner.data.read.index import BlockIndex
 from runner.data.streaming.encoded_files import encoded_columns
 from runner.data.streaming.kafka_consumer import Message
-from runner.data.streaming.settings import expected_types
+from runner.data.streaming.settings import encoded_types, expected_types
 from runner.data.tabular.fit import needs_fitting, with_declared_sizes
 from runner.errors import ConfigError, DataError
 
@@ -84,7 +83,7 @@ class MessageDecoder:
         declared = replace(declared, carried=())  # not in batches
         fitted = FittedTransforms.load(Path(learnt)) if learnt else FittedTransforms()
         fitted = with_declared_sizes(fitted, declared)
-        types = message_types(declared, fitted.id_types)
+        types = encoded_types(declared, fitted.id_types)
         fitted = replace(fitted, id_types=fitted.id_types or id_types(declared, types))
         return cls(topic, encoded_columns(declared, fitted), types, declared, fitted)
 
@@ -163,49 +162,6 @@ def _flatten(row: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield from _flatten(value, f"{above}{name}.")
         else:
             yield above + name, value
-
-
-def message_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
-    """Return the type of each column in messages with encoded rows.
-
-    Ids are integers, unless the declaration has `input: string` or a separator, or they were
-    texts in training. Groups that are not ids are integers. Times, and those by
-    which a list is ordered, are texts, to which numbers are converted.
-
-    Args:
-        declared: all columns.
-        known: column -> `integer`, `unsigned` or `string`, its type in training.
-    """
-    types: dict[str, pa.DataType] = {}
-    for label in declared.labels:
-        is_label_text = label.is_text or label.input
-        types[label.column] = pa.string() if is_label_text else pa.float64()
-    for number in declared.numbers:
-        vector = pa.string() if number.separator else pa.list_(pa.float64())
-        single = pa.string() if number.input else pa.float64()
-        types[number.column] = vector if number.size else single
-    types |= {declared.weight: pa.float64()} if declared.weight else {}
-    for spec in declared.ids:
-        for column in spec.cross or (spec.column,):
-            type_ = _id_type(spec, known.get(column))
-            is_list = spec.is_list and not spec.separator and not spec.cross
-            types.setdefault(column, pa.list_(type_) if is_list else type_)
-        types |= {spec.weights: pa.list_(pa.float64())} if spec.weights else {}
-        types |= {spec.order_by: pa.list_(pa.string())} if spec.order_by else {}
-    for name in declared.groups:
-        types.setdefault(name, pa.int64())
-    return pa.schema(types | dict.fromkeys(declared.time_forms, pa.string()))
-
-
-def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
-    if spec.input in AMOUNT_FORMS:
-        return pa.string()
-    if spec.encode == "bucketise":
-        return pa.float64()
-    is_text = spec.separator or "string" in (spec.input, known)
-    if is_text:
-        return pa.string()
-    return pa.uint64() if known == "unsigned" else pa.int64()
 
 
 @dataclass(frozen=True)

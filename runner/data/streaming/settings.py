@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 
-from runner.data.columns.column_specs import Declared
+from runner.data.columns.amounts import AMOUNT_FORMS
+from runner.data.columns.column_specs import Declared, IdSpec
 from runner.data.columns.column_types import direct_columns, id_types
-from runner.data.core.columns import Columns
+from runner.data.core.columns import Columns, is_list
 from runner.data.core.dataset import EndOfStream
 from runner.data.core.fitted import FittedTransforms
 from runner.data.tabular.table_recipe import TableRecipe
@@ -42,6 +44,70 @@ def expected_types(declared: Declared) -> pa.Schema:
     for spec in declared.ids:
         types[spec.column] = pa.list_(pa.int64()) if spec.is_list else pa.int64()
     return pa.schema(types)
+
+
+def encoded_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
+    """Return the type of each column of encoded rows by its declaration, as messages have it.
+
+    Ids are integers, unless the declaration has `input: string` or a separator, or they were
+    texts in training. Groups that are not ids are integers. Times, and those by
+    which a list is ordered, are texts, to which numbers are converted.
+
+    Args:
+        declared: all columns.
+        known: column -> `integer`, `unsigned` or `string`, its type in training.
+    """
+    types: dict[str, pa.DataType] = {}
+    for label in declared.labels:
+        is_label_text = label.is_text or label.input
+        types[label.column] = pa.string() if is_label_text else pa.float64()
+    for number in declared.numbers:
+        vector = pa.string() if number.separator else pa.list_(pa.float64())
+        single = pa.string() if number.input else pa.float64()
+        types[number.column] = vector if number.size else single
+    types |= {declared.weight: pa.float64()} if declared.weight else {}
+    for spec in declared.ids:
+        for column in spec.cross or (spec.column,):
+            type_ = _id_type(spec, known.get(column))
+            has_lists = spec.is_list and not spec.separator and not spec.cross
+            types.setdefault(column, pa.list_(type_) if has_lists else type_)
+        types |= {spec.weights: pa.list_(pa.float64())} if spec.weights else {}
+        types |= {spec.order_by: pa.list_(pa.string())} if spec.order_by else {}
+    for name in declared.groups:
+        types.setdefault(name, pa.int64())
+    return pa.schema(types | dict.fromkeys(declared.time_forms, pa.string()))
+
+
+def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
+    if spec.input in AMOUNT_FORMS:
+        return pa.string()
+    if spec.encode == "bucketise":
+        return pa.float64()
+    is_text = spec.separator or "string" in (spec.input, known)
+    if is_text:
+        return pa.string()
+    return pa.uint64() if known == "unsigned" else pa.int64()
+
+
+def fill_empty_types(schema: pa.Schema, types: pa.Schema) -> pa.Schema:
+    """Return the types of a file, where a column without any value has the type of its role.
+
+    Args:
+        schema: of the file.
+        types: column -> the type of its role.
+    """
+
+    def is_empty(type_: pa.DataType) -> bool:
+        return bool(pt.is_null(type_.value_type if is_list(type_) else type_))
+
+    return pa.schema(
+        [
+            f.with_type(types.field(f.name).type)
+            if f.name in types.names and is_empty(f.type)
+            else f
+            for f in schema
+        ]
+    )
 
 
 def plain_transforms(declared: Declared) -> FittedTransforms:

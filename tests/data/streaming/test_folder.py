@@ -18,8 +18,8 @@ from tests.data.streaming.files import SCHEMA, arrive, rows
 
 
 def stream(path: Path, **settings):
-    given = {"poll_s": 0.02, "idle_timeout_s": 0.2, "incomplete_timeout_s": 0.2}
-    return folder(path=str(path), schema=SCHEMA, **(given | settings))
+    given = {"poll_s": 0.02, "idle_timeout_s": 0.2, "incomplete_timeout_s": 0.2, "schema": SCHEMA}
+    return folder(path=str(path), **(given | settings))
 
 
 def read(dataset, batch_size: int, start: DataPosition = DataPosition()):  # noqa: B008

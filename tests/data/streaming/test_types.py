@@ -1,0 +1,98 @@
+"""Files of a stream whose columns have other types: those without any value, and ids as texts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from runner.errors import DataError
+from tests.data.streaming.files import SCHEMA, arrive, rows
+from tests.data.streaming.test_folder import read, stream
+
+OPTIONAL = SCHEMA | {
+    "categorical": SCHEMA["categorical"] | {"item": {"num_rows": 1000, "default": 7}}
+}
+GROWING = SCHEMA | {
+    "categorical": SCHEMA["categorical"] | {"item": {"encode": "growing", "num_rows": 90}}
+}
+ENCODED = OPTIONAL | {  # a vocabulary of texts, and a cross
+    "categorical": OPTIONAL["categorical"]
+    | {
+        "city": {"encode": "vocabulary"},
+        "pair": {"cross": ["user", "city"], "encode": "hash", "num_rows": 50},
+    }
+}
+
+
+def with_city(table: pa.Table) -> pa.Table:
+    return table.append_column("city", pa.array([f"c{n % 4}" for n in range(len(table))]))
+
+
+def without_values(table: pa.Table, columns: list[str], *, typed: bool) -> pa.Table:
+    """Return a table whose columns have no value, with their type or with Arrow's type null."""
+    for name in columns:
+        type_ = table.schema.field(name).type if typed else pa.null()
+        table = table.set_column(table.schema.names.index(name), name, pa.nulls(len(table), type_))
+    return table
+
+
+@pytest.mark.parametrize("schema", [OPTIONAL, GROWING, ENCODED], ids=["plain", "growing", "learnt"])
+def test_a_column_without_any_value_in_one_file_is_missing_there(tmp_path, schema):
+    """As pandas and Arrow write it, such a column has no type; values are missing as in others."""
+    columns = ["price", "item", "tags"] + (["city"] if schema is ENCODED else [])
+    found = {}
+    for typed in (True, False):
+        folder = tmp_path / str(typed)
+        folder.mkdir()
+        arrive(folder, "1.parquet", with_city(rows(40)))
+        arrive(folder, "2.parquet", without_values(with_city(rows(40)), columns, typed=typed))
+        arrive(folder, "3.parquet", with_city(rows(40)))
+        found[typed] = read(stream(folder, schema=schema), 40)[0]
+    assert len(found[True]) == len(found[False]) == 3
+    for typed, untyped in zip(found[True], found[False]):
+        np.testing.assert_array_equal(typed.dense_BD, untyped.dense_BD)
+        assert typed.sparse.keys() == untyped.sparse.keys()
+        for key in typed.sparse.keys():  # noqa: SIM118
+            assert typed.sparse[key].values().tolist() == untyped.sparse[key].values().tolist()
+
+
+def test_a_column_that_must_have_values_names_the_first_row_without_one(tmp_path):
+    arrive(tmp_path, "1.parquet", rows(40))
+    arrive(tmp_path, "2.parquet", without_values(rows(40), ["age"], typed=False))
+    with pytest.raises(DataError, match=r"2\.parquet: .*row 0, column 'age': is missing and has"):
+        read(stream(tmp_path), 40)
+
+
+@pytest.mark.parametrize("starts_empty", [False, True])
+def test_ids_are_the_same_whatever_the_type_of_a_later_file(tmp_path, starts_empty):
+    """Also where nothing is fitted; a text `12` was another id than the number."""
+    hashed = {**SCHEMA["categorical"]["user"], "list": False}
+    pair = {"cross": ["user", "item"], "encode": "hash", "num_rows": 50}
+    schema = SCHEMA | {"categorical": SCHEMA["categorical"] | {"user": hashed, "pair": pair}}
+    dataset = stream(tmp_path, schema=schema) if starts_empty else None
+    table = rows(40)
+    arrive(tmp_path, "1.parquet", table)
+    at = table.schema.names.index("user")
+    for number, type_ in enumerate((pa.string(), pa.float64()), 2):
+        other = table.set_column(at, "user", table["user"].cast(type_))
+        arrive(tmp_path, f"{number}.parquet", other)
+    dataset = dataset or stream(tmp_path, schema=schema)
+    first, *others = read(dataset, 40)[0]
+    assert len(others) == 2
+    for batch in others:
+        for key in ("user", "pair"):
+            assert batch.sparse[key].values().tolist() == first.sparse[key].values().tolist()
+
+
+def test_the_types_of_ids_are_kept_with_a_stream_that_fits_nothing(tmp_path):
+    arriving = tmp_path / "arriving"
+    arriving.mkdir()
+    arrive(arriving, "1.parquet", rows(40))
+    pair = {"cross": ["user", "item"], "encode": "hash", "num_rows": 50}
+    schema = SCHEMA | {"categorical": SCHEMA["categorical"] | {"pair": pair}}
+    stream(arriving, schema=schema).save_fitted_transforms(tmp_path / "data")
+    saved = json.loads((tmp_path / "data" / "learnt.json").read_text())
+    assert saved["id_types"] == dict.fromkeys(("user", "item", "tags"), "integer")
