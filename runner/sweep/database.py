@@ -182,6 +182,20 @@ class SweepDatabase:
         rows = self._read("SELECT key, folder FROM runner_jobs")
         return {key: self._plain(folder) for key, folder in rows}
 
+    def ended_jobs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return signature and overrides of each job that was completed or pruned.
+
+        Raises:
+            SweepDatabaseError: if the overrides of one are damaged.
+        """
+        query = (
+            "SELECT signature, overrides FROM runner_jobs WHERE status IN ('completed','pruned')"
+        )
+        try:
+            return [(str(row[0]), tuple(map(str, json.loads(row[1])))) for row in self._read(query)]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise SweepDatabaseError(f"{self.path}: damaged overrides of a job: {error}") from error
+
     def unfinished_tries(self) -> list[UnfinishedTry]:
         rows = self._read(
             "SELECT t.id, t.job, j.folder, t.started, t.pid, t.pid_start FROM runner_tries t "

@@ -66,6 +66,11 @@ class SweepJob:
         return " ".join(f"{k}={v}" for k, v in self.varying.items()) or "the only job"
 
     @property
+    def chosen(self) -> tuple[str, ...]:
+        """The overrides in which the sweep's jobs differ."""
+        return tuple(o for o in self.overrides if override_key(o) in self.varying)
+
+    @property
     def short_name(self) -> str:
         """The signature that ends the job's folder; its key where jobs share a signature."""
         return self.key if self.shares_signature else self.signature[:8]

@@ -90,7 +90,7 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
         _dry_run(console, plan, rerun=options.rerun)
         return 0
     with _locked(directory), closing(SweepDatabase(directory, _warn)) as database:
-        source = GridJobs(plan, database) if search is None else SearchJobs(search, plan)
+        source = GridJobs(plan, database) if search is None else SearchJobs(search, plan, database)
         with closing(source):
             given = command_facts(options.resume_arguments, os.getcwd())
             facts = {"command": list(options.command), "metric": plan.metric}

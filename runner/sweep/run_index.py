@@ -124,7 +124,7 @@ def match_runs(jobs: Sequence[SweepJob], runs: Sequence[RunDirectory]) -> dict[s
 
     They are matched by signature. Of several with the same one (copies, or repetitions by other
     code) the newest that is done is taken. Where several jobs share a signature, the overrides
-    decide.
+    decide in which the jobs differ.
     """
     by_signature: dict[str, list[RunDirectory]] = {}
     for run in runs:
@@ -133,7 +133,7 @@ def match_runs(jobs: Sequence[SweepJob], runs: Sequence[RunDirectory]) -> dict[s
     for job in jobs:
         candidates = by_signature.get(job.signature, [])
         if job.shares_signature:
-            candidates = [r for r in candidates if set(job.overrides) <= r.overrides]
+            candidates = [r for r in candidates if set(job.chosen) <= r.overrides]
         if candidates:
             matched[job.key] = max(
                 candidates, key=lambda r: (r.is_done, r.result is not None, r.created)

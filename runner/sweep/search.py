@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.early_stopping import natural_direction
 from runner.config.settings import RESULT_SPLITS, LauncherSettings, SearchSettings, make_settings
+from runner.config.signature import signed_as
 from runner.errors import UserError, nearest_hint, raise_combined
 from runner.metrics.result_keys import measured_names
 from runner.sweep.plan import (
@@ -21,12 +22,14 @@ from runner.sweep.plan import (
     job_overrides,
     num_ranks,
     num_threads,
+    override_key,
     sweep_directory,
 )
 from runner.sweep.run_index import Outcome
 from runner.sweep.space import Space, combinations, corners
 
 if TYPE_CHECKING:
+    from runner.sweep.database import SweepDatabase
     from runner.sweep.optuna_trials import Trial, Trials
     from runner.sweep.sweep_state import SweepState
 
@@ -194,6 +197,40 @@ def find_idle_settings(settings: SearchSettings, defaults: Mapping[str, Any]) ->
         yield f"search.seed={settings.seed} has no effect with search.sampler=grid"
 
 
+def _check_same_settings(
+    directory: str, jobs: Sequence[SweepJob], ended: Collection[tuple[str, Sequence[str]]]
+) -> None:
+    """Check that the values of earlier trials are those of this search's jobs.
+
+    Args:
+        directory: of the sweep.
+        jobs: the trials' jobs, as this search makes them.
+        ended: signature and overrides of the jobs that gave the values.
+
+    Raises:
+        UserError: naming the keys of results in which they differ.
+    """
+    known = {signature for signature, _ in ended}
+    for job in jobs:
+        chosen = set(job.chosen)
+        for _, overrides in ended if job.signature not in known else ():
+            if not chosen <= set(overrides):
+                continue  # a job of another trial
+            keys = sorted({override_key(o) for o in set(overrides) ^ set(job.overrides)})
+            # a dataset is signed by its content
+            signed = [k for k in keys if k.startswith("dataset") or signed_as(k) != "no"]
+            old = [
+                next((o for o in overrides if override_key(o) == k), f"the default {k}")
+                for k in signed
+            ]
+            what = f"had {', '.join(old)}" if old else "had other data, defaults or code"
+            back = "the old settings go on with it" if old else "the old ones go on with it"
+            raise UserError(
+                f"{directory}: holds the trials of another search, whose jobs {what}; "
+                f"another hydra.sweep.dir begins a new one, and {back}"
+            )
+
+
 class SearchJobs:
     """Yields the jobs of a search and records their outcomes. Only the sweep's loop calls it.
 
@@ -203,12 +240,13 @@ class SearchJobs:
         plan: the sweep, with the jobs of earlier starts.
     """
 
-    def __init__(self, spec: SearchSpec, plan: SweepPlan) -> None:
+    def __init__(self, spec: SearchSpec, plan: SweepPlan, database: SweepDatabase) -> None:
         """Open the search in the sweep's directory.
 
         Args:
             spec: what is searched and how.
             plan: the sweep, without jobs.
+            database: of the sweep, with the jobs of earlier starts.
 
         Raises:
             SweepDatabaseError: if the database cannot be used, or has another search.
@@ -228,6 +266,7 @@ class SearchJobs:
         trials = self.trials.list_trials()
         jobs = {j.key: j for j in map(self._make_job, trials)}
         self.trials.check_values()
+        _check_same_settings(plan.directory, [*jobs.values()], database.ended_jobs())
         self.plan = replace(
             plan, jobs=tuple(jobs.values()), num_trials=max(plan.num_jobs, len(trials))
         )

@@ -15,6 +15,7 @@ from runner.sweep.database import SweepDatabase
 from runner.sweep.optuna_trials import Trials
 from runner.sweep.space import read_space
 from tests.sweep.driver import search_run
+from tests.sweep.stand_in import signature
 from tests.sweep.test_killed import PATIENCE_S, begin, until
 from tests.sweep.test_sweep import board, starts
 
@@ -324,6 +325,44 @@ def test_another_search_in_the_same_folder_is_refused(tmp_path, space, goals, me
     wider = SPACE | {"x": "interval(0, 2)"}
     assert search_run(tmp_path, wider, sampler="random", num_trials=3) == 0
     assert len(points(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fixed", "told"),
+    [
+        (["width=16"], "whose jobs had width=8; another hydra.sweep.dir begins a new one"),
+        (["width=8", "depth=2"], "whose jobs had the default depth; another"),
+        ([], "whose jobs had width=8; another"),
+    ],
+)
+def test_a_search_with_other_fixed_settings_does_not_take_the_values_of_the_old(
+    tmp_path, fixed, told
+):
+    """They steered the choice of the next trials, and the Pareto front was of the old values."""
+    request = {"sampler": "random", "fixed": ["width=8"]}
+    assert search_run(tmp_path, SPACE, num_trials=2, **request) == 0
+    with pytest.raises(UserError, match=told):
+        search_run(tmp_path, SPACE, num_trials=3, **(request | {"fixed": fixed}))
+    unsigned = {"fixed": ["width=8", "trainer.num_threads=1", "tracker=none"]}
+    assert search_run(tmp_path, SPACE, num_trials=3, **(request | unsigned)) == 0
+    assert list(starts(tmp_path).values()) == [1, 1, 1], "done jobs are not run again"
+
+
+def test_a_search_whose_jobs_all_failed_goes_on_with_mended_settings(tmp_path):
+    request = {"sampler": "random", "num_trials": 2}
+    assert search_run(tmp_path, SPACE, fixed=["do=raise"], **request) == 1
+    assert search_run(tmp_path, SPACE, fixed=["do=ok"], **request) == 0
+
+
+def test_a_search_whose_data_or_defaults_have_changed_does_not_take_the_old_values(
+    tmp_path, monkeypatch
+):
+    assert search_run(tmp_path, SPACE, sampler="random", num_trials=2) == 0
+    monkeypatch.setattr(
+        "tests.sweep.driver.signature", lambda overrides: f"{signature(overrides)}x"
+    )
+    with pytest.raises(UserError, match="had other data, defaults or code; another"):
+        search_run(tmp_path, SPACE, sampler="random", num_trials=3)
 
 
 def test_a_locked_database_is_reported_before_anything_starts(tmp_path, monkeypatch):
