@@ -120,9 +120,22 @@ def test_mean_and_spread_over_seeds_are_those_of_completed_jobs():
     assert "0.71000 ± 0.014" in below
     assert "0.65000 ± 0.071" in below
     first, second = (line.split() for line in below.splitlines() if line.strip()[:2] == "0.")
-    assert first[:3] == ["0.2", "1", "0.80000"]
+    assert first[:5] == ["0.2", "1", "of", "2", "0.80000"], "one seed has failed"
     assert second[:2] == ["0.1", "2"]
     assert "0.99" not in below
+
+
+def test_a_mean_over_seeds_says_of_how_many_it_is():
+    """A diverged seed neither vanishes nor makes the mean of the others NaN."""
+    lost, nan = result("0.1", 3, None, "failed", "all losses are NaN"), float("nan")
+    undefined = [result("0.4", seed, 0.5, auc=value) for seed, value in enumerate((0.5, nan))]
+    never = [result("0.5", seed, 0.4, auc=nan) for seed in (1, 2)]
+    text = text_of([*RESULTS, lost, *undefined, *never])
+    rows = text[text.index("over seeds") :].splitlines()
+    cells = {line.split()[0]: " ".join(line.split()[1:]) for line in rows if line.strip()}
+    assert cells["0.1"].startswith("2 of 3 0.71000 ± 0.014 0.65000 ± 0.071")
+    assert cells["0.4"].startswith("2 0.50000 ± 0 0.50000 (1 of 2)")
+    assert cells["0.5"].startswith("2 0.40000 ± 0 nan (0 of 2)")
 
 
 def test_brackets_in_errors_are_shown_as_they_are():

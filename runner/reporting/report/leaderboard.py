@@ -32,6 +32,13 @@ class SeedGroup:
 
     values: tuple[str, ...]  # of the columns that vary
     runs: tuple[RunRecord, ...]
+    num_seeds: int = 1  # runs of these settings that differ in their seed, however they ended
+
+    @property
+    def count(self) -> str:
+        """`2`, or `2 of 3` if a run has failed, was stopped, or has not ended."""
+        num_runs = len(self.runs)
+        return f"{num_runs} of {self.num_seeds}" if num_runs < self.num_seeds else str(num_runs)
 
     def metric_values(self, metric: str) -> list[float]:
         values = (finite_or_none(r.metrics.get(metric)) for r in self.runs)
@@ -47,10 +54,17 @@ class SeedGroup:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def format_mean_std(self, metric: str) -> str:
-        """Return `0.81230 ± 0.0045`; a single run has no deviation."""
+        """Return `0.81230 ± 0.0045`; a single run has no deviation.
+
+        If some of the runs have no finite value, the text says of how many it is.
+        """
         mean, std = self.mean(metric), self.std(metric)
-        text = "" if mean is None else format_number(mean)
-        return text if std is None else f"{text} ± {std:.2g}"
+        num_finite, num_runs = len(self.metric_values(metric)), len(self.runs)
+        if not any(metric in run.metrics for run in self.runs):
+            return ""
+        text = "nan" if mean is None else format_number(mean)
+        text += "" if std is None else f" ± {std:.2g}"
+        return f"{text} ({num_finite} of {num_runs})" if num_finite < num_runs > 1 else text
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ class Leaderboard:
     @cached_property
     def has_repeated_settings(self) -> bool:
         """Whether some settings were run with more than one seed."""
-        return any(len(group.runs) > 1 for group in self.seed_groups)
+        return any(group.num_seeds > 1 for group in self.seed_groups)
 
     @cached_property
     def counts(self) -> str:
@@ -132,11 +146,16 @@ def group_by_settings(
     A run that was repeated with the same seed counts once, since it does not show the spread.
     """
     members: dict[tuple[str, ...], dict[str, RunRecord]] = {}
+    seeds: dict[tuple[str, ...], set[str]] = {}
     for run in runs:
+        values, signature = tuple(format_run_settings(run, keys)), run.signature or str(run.folder)
+        seeds.setdefault(values, set()).add(signature)
         if run.is_completed:
-            of_values = members.setdefault(tuple(format_run_settings(run, keys)), {})
-            of_values.setdefault(run.signature or str(run.folder), run)
-    groups = [SeedGroup(values, (*of_values.values(),)) for values, of_values in members.items()]
+            members.setdefault(values, {}).setdefault(signature, run)
+    groups = [
+        SeedGroup(values, (*of_values.values(),), len(seeds[values]))
+        for values, of_values in members.items()
+    ]
     return sorted(groups, key=lambda group: sort_value(group.mean(metric), direction))
 
 

@@ -113,7 +113,8 @@ def _facts(overview: Overview) -> list[tuple[str, str]]:
     if board.seed_groups and board.has_repeated_settings:
         top = board.seed_groups[0]
         if top.std(metric) is not None:
-            text = top.format_mean_std(metric)
+            runs = f", {top.count} seeds" if len(top.runs) < top.num_seeds else ""
+            text = top.format_mean_std(metric) + runs
             facts.append((f"best mean over seeds: {board.label(top)}", text))
     if overview.importances:
         largest = overview.importances[0]
@@ -168,16 +169,17 @@ def _number_cell(run: RunRecord, name: str, best: float | None) -> Cell:
 
 
 def _seeds(board: Leaderboard) -> str:
-    names = [m for m in board.metrics if any(s.mean(m) is not None for s in board.seed_groups)]
+    runs = [run for group in board.seed_groups for run in group.runs]
+    names = [m for m in board.metrics if any(m in run.metrics for run in runs)]
     header = [*(board.headings[k] for k in board.keys), "runs", *names]
     rows = []
     for group in board.seed_groups:
-        row = [*map(Cell, group.values), number_cell(len(group.runs), str)]
+        row = [*map(Cell, group.values), Cell(group.count, len(group.runs), "num")]
         row += [Cell(group.format_mean_std(name), group.mean(name), "num") for name in names]
         rows.append(row)
     note = (
         '<p class="note">Mean ± standard deviation (n − 1) of completed runs that differ only in '
-        "their seed.</p>"
+        "their seed. “2 of 3” are the runs that completed, or have a value that is not NaN.</p>"
     )
     return note + render_table(header, rows, numeric=["runs", *names], sortable=True)
 

@@ -93,7 +93,8 @@ def curve_figures(
 ) -> dict[str, Figure]:
     """Return a figure for each metric that any run logged more than once.
 
-    Each group has a colour: the mean over seeds is a line, one standard deviation a band.
+    Each group has a colour: the mean over seeds is a line, one standard deviation a band. If a seed
+    has NaN, a mean would hide the others, and each seed is a line.
 
     Args:
         groups: settings with colours, the best first.
@@ -148,7 +149,8 @@ def _coloured(number: int, members: Sequence[tuple[str, Any]]) -> list[Figure]:
     colour, label = COLOURS[number], members[0][0]
     steps = [xs for _, (xs, _) in members]
     line = {"color": colour, "width": 2}
-    if len(members) == 1 or any(xs != steps[0] for xs in steps):
+    is_finite = all(math.isfinite(y) for _, (_, ys) in members for y in ys)
+    if len(members) == 1 or any(xs != steps[0] for xs in steps) or not is_finite:
         return [
             _line(label, xs, ys, line, show=i == 0, group=str(number), rank=number)
             for i, (_, (xs, ys)) in enumerate(members)

@@ -225,7 +225,7 @@ def _seeds_table(board: Leaderboard, metrics: Sequence[str]) -> Table:
     for name in [board.unit, *metrics]:
         table.add_column(name, justify="right", no_wrap=True)
     for group in board.seed_groups[:_ROWS_SHOWN]:
-        cells = [*group.values, str(len(group.runs)), *map(group.format_mean_std, metrics)]
+        cells = [*group.values, group.count, *map(group.format_mean_std, metrics)]
         table.add_row(*map(Text, cells))
     return table
 

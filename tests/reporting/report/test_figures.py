@@ -119,6 +119,22 @@ def test_pruned_runs_are_drawn_with_one_point_and_have_a_line_over_their_setting
     assert "markers" in modes
 
 
+def test_a_seed_with_nan_or_a_failure_is_told_and_leaves_the_others_their_curves(tmp_path):
+    for seed, status in enumerate(("completed", "completed", "failed")):
+        run = make_run(tmp_path / f"r{seed}", seed=seed, auc=0.6 + seed / 100, status=status)
+        log = run / "metrics.jsonl"
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        if seed == 1:
+            next(row for row in rows if row["split"] == "validation")["auc"] = "NaN"
+        log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = make_overview_page(make_overview(find_runs([tmp_path]), "t"), FileLinks(tmp_path))
+    assert "2 of 3" in page.render()
+    figures = [f for f in page.figures.values() if f["data"][0]["type"] == "scatter"]
+    titles = {f["layout"]["yaxis"]["title"]["text"]: f["data"] for f in figures}
+    lines = [t["y"] for t in titles["validation/auc"] if t["legendgroup"] == "0"]
+    assert sorted(line.count(None) for line in lines) == [0, 1]
+
+
 def test_importance_is_that_of_runs_of_the_same_data(tmp_path):
     make_grid(tmp_path / "grid")
     for seed in (1, 2):
