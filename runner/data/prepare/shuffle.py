@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.blocks import ArrowWriter, read_blocks
+from runner.data.core.blocks import ArrowWriter, open_blocks, read_blocks
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
 
 SPILL_BYTES = 1 << 27  # of rows in memory before they are spilled
 _SKIPPED_AT_ONCE = 1 << 22
+_MAX_SMALL_TABLES = 256  # that are held before they are joined
 
 
 class BucketDraws:
@@ -172,10 +175,80 @@ def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> 
         yield BlockRun(tuple(found[bucket]), 0, count, count, before, num_bytes[bucket])
 
 
-def write_shard(shard: Shard, advance: Advance) -> None:
-    """Write one file of a split; it gets its name when it is complete."""
+@dataclass(frozen=True)
+class ShardGroup:
+    """Files of a split that are written after one pass over the spilled rows."""
+
+    shards: tuple[Shard, ...]
+    spilled: tuple[Path, ...]  # the files with their rows, and others, in the order of their parts
+
+
+def group_shards(
+    shards: Sequence[Shard], spilled: Sequence[SpilledRows], *, num_bytes: int, num_workers: int
+) -> Iterator[ShardGroup]:
+    """Yield the files in groups that take at most `num_bytes` of memory, or alone.
+
+    Each pass opens every spilled file, of which there may be thousands. There are groups for all
+    workers if there are enough files.
+    """
+    paths = tuple(rows.path for rows in spilled)
+    most = -(-len(shards) // num_workers)
+    group: list[Shard] = []
+    for shard in shards:
+        # the last bucket of a group reaches into the next
+        needed = shard.num_bytes + sum(one.num_bytes for one in (*group, shard))
+        if group and (len(group) == most or needed > num_bytes):
+            yield ShardGroup(tuple(group), paths)
+            group = []
+        group.append(shard)
+    if group:
+        yield ShardGroup(tuple(group), paths)
+
+
+def write_shards(group: ShardGroup, advance: Advance) -> None:
+    """Write the files of a group."""
+    is_single = len(group.shards) == 1
+    tables = {} if is_single else _read_in_one_pass(group)
+    for shard in group.shards:
+        write_shard(shard, advance, tables)
+
+
+def _read_in_one_pass(group: ShardGroup) -> dict[tuple[tuple[Path, int], ...], pa.Table]:
+    """Return the rows of all blocks of each run, in the order of the blocks."""
+    keys = list(dict.fromkeys(run.blocks for shard in group.shards for run in shard.runs))
+    numbers: dict[Path, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for k, blocks in enumerate(keys):
+        for path, number in blocks:
+            numbers[path][k].append(number)
+    found: list[list[pa.Table]] = [[] for _ in keys]
+    small: list[list[pa.Table]] = [[] for _ in keys]
+    for path in group.spilled:
+        if path not in numbers:
+            continue
+        with closing(open_blocks(path)) as file:
+            for k, own in numbers[path].items():
+                small[k].append(file.read(own, file.schema.names))
+        for k in numbers[path]:  # a table of few rows takes kilobytes besides them
+            if len(small[k]) >= _MAX_SMALL_TABLES:
+                found[k].append(pa.concat_tables(small[k]).combine_chunks())
+                small[k] = []
+    return {key: pa.concat_tables([*found[k], *small[k]]) for k, key in enumerate(keys)}
+
+
+def write_shard(
+    shard: Shard,
+    advance: Advance,
+    tables: Mapping[tuple[tuple[Path, int], ...], pa.Table] = MappingProxyType({}),
+) -> None:
+    """Write one file of a split; it gets its name when it is complete.
+
+    Args:
+        shard: the file.
+        advance: called with its number of rows.
+        tables: blocks -> their rows, of runs that have been read already.
+    """
     aside = shard.path.with_name(f".{shard.path.name}.tmp")
-    table = pa.concat_tables([_read_run(run) for run in shard.runs])
+    table = pa.concat_tables([_take_run(run, tables.get(run.blocks)) for run in shard.runs])
     with ArrowWriter(aside, table.schema) as writer:
         for block in split_blocks(table):
             writer.write(block)
@@ -183,11 +256,13 @@ def write_shard(shard: Shard, advance: Advance) -> None:
     advance(table.num_rows)
 
 
-def _read_run(run: BlockRun) -> pa.Table:
-    numbers: dict[Path, list[int]] = defaultdict(list)
-    for path, number in run.blocks:
-        numbers[path].append(number)
-    table = pa.concat_tables([read_blocks(path, numbers=own) for path, own in numbers.items()])
+def _take_run(run: BlockRun, table: pa.Table | None) -> pa.Table:
+    """Return the rows of a run from those of its blocks, which are read if they are not given."""
+    if table is None:
+        numbers: dict[Path, list[int]] = defaultdict(list)
+        for path, number in run.blocks:
+            numbers[path].append(number)
+        table = pa.concat_tables([read_blocks(path, numbers=own) for path, own in numbers.items()])
     if run.draws is None:
         return table.slice(run.start, run.stop - run.start)
     order = copy.deepcopy(run.draws).order(run.num_rows)  # the other rows may be in another file

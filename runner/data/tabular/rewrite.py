@@ -21,7 +21,14 @@ from runner.data.prepare.engine import Engine, InProcess
 from runner.data.prepare.part_folders import is_done, read_facts
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.recipe import SPLITS
-from runner.data.prepare.shuffle import BucketDraws, Shard, plan_shards, write_shard
+from runner.data.prepare.shuffle import (
+    SPILL_BYTES,
+    BucketDraws,
+    Shard,
+    group_shards,
+    plan_shards,
+    write_shards,
+)
 from runner.data.tabular.encode_parts import (
     EncodeTask,
     MeanLengths,
@@ -212,9 +219,12 @@ class _EncodedRows:
         aside = self._work / "shards"
         aside.mkdir(exist_ok=True)
         shards = plan_shards(aside, split, spilled, self._draws if split == "train" else None)
-        tasks = [shard for shard in shards if not shard.path.exists()]
+        left = [shard for shard in shards if not shard.path.exists()]
         at_once = self._shards_at_once(shards)
-        for _ in self._engine.map(write_shard, tasks, advance, at_once=at_once):
+        most = SHARD_COPIES * max((shard.num_bytes for shard in shards), default=1)
+        room = min(SPILL_BYTES, self._engine.task_bytes - most)
+        tasks = group_shards(left, spilled, num_bytes=room, num_workers=self._engine.num_workers)
+        for _ in self._engine.map(write_shards, tasks, advance, at_once=at_once):
             pass
         for shard in shards:
             shard.path.rename(folder / shard.path.name)

@@ -22,9 +22,17 @@ import pytest
 import yaml
 
 from runner.__main__ import main
+from runner.data.core.blocks import open_blocks
 from runner.data.core.cache import PARTS_FOLDER
 from runner.data.core.fitted import FittedTransforms
 from runner.data.prepare.engine import InProcess, Processes, RayTasks, bytes_of_task
+from runner.data.prepare.shuffle import (
+    BucketDraws,
+    RowSpill,
+    group_shards,
+    plan_shards,
+    write_shards,
+)
 from runner.data.tabular.table import prepare_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import DataError, UserError
@@ -165,11 +173,43 @@ def test_a_kill_while_parts_are_removed_leaves_no_half_of_them(
     with monkeypatch.context() as patch:
         if refused:  # when all parts are done
             error = DataError("no room")
-            patch.setattr("runner.data.tabular.rewrite.write_shard", Mock(side_effect=error))
+            patch.setattr("runner.data.tabular.rewrite.write_shards", Mock(side_effect=error))
         with pytest.raises(KilledError):
             prepared_files(recipe, tmp_path / "killed", monkeypatch)
     again = prepared_files(recipe, tmp_path / "killed", monkeypatch)
     assert again == prepared_files(recipe, tmp_path / "one", monkeypatch)
+
+
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_several_files_are_written_after_one_pass_over_the_spilled_rows(
+    tmp_path, monkeypatch, small_parts, is_mixed
+):
+    """Of thousands of small parts, each file opened all; they hold the same bytes as one by one."""
+    monkeypatch.setattr("runner.data.prepare.shuffle._MAX_SMALL_TABLES", 3)
+    draws = BucketDraws(num_rows=ROWS, seed=5) if is_mixed else None
+    rows, spilled = clicks(ROWS).select(["id", "age", "city"]), []
+    for number in range(30):
+        spill = RowSpill(tmp_path / f"{number}.arrow", draws)
+        spill.write(rows.slice(30 * number, 30))
+        spilled.append(spill.close())
+    shards = plan_shards(tmp_path, "train", spilled, draws)
+    opened = Counter()
+
+    def count_opens(path):
+        opened[path] += 1
+        return open_blocks(path)
+
+    monkeypatch.setattr("runner.data.prepare.shuffle.open_blocks", count_opens)
+    found = []
+    for num_bytes, num_groups in ((1, 5), (10**6, 1)):
+        groups = [*group_shards(shards, spilled, num_bytes=num_bytes, num_workers=1)]
+        assert len(groups) == num_groups
+        for group in groups:
+            write_shards(group, lambda _: None)
+        found.append([shard.path.read_bytes() for shard in shards])
+    assert found[0] == found[1]
+    assert opened == Counter([part.path for part in spilled])
+    assert len([*group_shards(shards, spilled, num_bytes=10**6, num_workers=2)]) == 2
 
 
 def test_the_first_bad_row_of_all_is_reported_whoever_finds_one(tmp_path, monkeypatch, small_parts):
