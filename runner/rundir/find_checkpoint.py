@@ -13,6 +13,25 @@ from runner.rundir.checkpoint.manifest import DamagedError
 from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.identity import check_belongs
 
+LARGE_BYTES = 500_000_000  # of a checkpoint whose reading takes so long that a message explains it
+
+
+def describe_large(path: Path) -> str | None:
+    """Return a message about the time that reading a checkpoint takes; None for a small one.
+
+    Args:
+        path: a run directory, or a checkpoint's own folder.
+    """
+    is_own = (path / "manifest.json").exists()
+    folders = [path] if is_own else list(step_folders(path / "checkpoints").values())
+    try:
+        size = sum(file.stat().st_size for file in folders[-1].iterdir()) if folders else 0
+    except OSError:  # what is wrong is told where it is read, if a training has not just removed it
+        return None
+    if size < LARGE_BYTES:
+        return None
+    return f"reading the checkpoint of {path}: {size / 1e9:,.1f} GB are checked and loaded ..."
+
 
 def find_checkpoint(
     path: Path, step: int | str = "best", *, warn: Callable[[str], None] = warnings.warn
@@ -47,6 +66,8 @@ def find_checkpoint(
         newest = _open(path, "last", steps[-1], steps)
         best = newest.values["best"]
         step = best["step"] if best else steps[-1]
+        if step == steps[-1]:
+            return newest  # to check its files again would take as long
     if step not in steps:
         raise ConfigError(_missing(path, asked, step, steps))
     return _open(path, asked, step, steps)

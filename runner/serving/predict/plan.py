@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.launch import changed_data_note, with_kept_schema
 from runner.rundir.checkpoint import Checkpoint
-from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.find_checkpoint import describe_large, find_checkpoint
 from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_meta
 from runner.serving.artifact.model_facts import checkpoint_hash
@@ -97,6 +98,8 @@ def make_plan(
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
     warnings: list[str] = []
+    if told := describe_large(folder):
+        print(told, file=sys.stderr, flush=True)
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"], warn=warnings.append)
     transforms = read_transforms(config["dataset"], folder)
     check_kept_columns(keep, _written_names(transforms, outputs, has_labels=split is not None))

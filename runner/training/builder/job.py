@@ -36,7 +36,7 @@ from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker
 from runner.rundir.checkpoint import Checkpoint, Checkpointer
-from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.find_checkpoint import describe_large, find_checkpoint
 from runner.rundir.identity import check_belongs
 from runner.rundir.run import Run
 from runner.training.builder.context import make_context, set_up_task
@@ -98,6 +98,8 @@ def build_job(
     inputs = JobInputs(config, trainer, device, run, view, tuple(allowed))
     given = checkpoint.path or config["run"]
     source = None if given is None else Path(given)  # that a loop only reads; None for a training
+    if ranks.is_main:
+        show_large_checkpoint(source, config["loop"], view)
     dataset = make_dataset(inputs, source)
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
@@ -233,6 +235,12 @@ def make_delivery(inputs: JobInputs, settings: DeliverySettings) -> Delivery | N
     node = {"_target_": FOLDER_DELIVERY, "to": settings.to, "rows_from": settings.rows_from}
     delivery: Delivery = inputs.make_part("delivery", node)
     return delivery
+
+
+def show_large_checkpoint(source: Path | None, loop: Mapping[str, Any], view: View) -> None:
+    """Explain the wait for the checkpoint that a loop reads, if it is large."""
+    if source is not None and not loop.get("follow") and (told := describe_large(source)):
+        view.note(told)
 
 
 def find_source_checkpoint(

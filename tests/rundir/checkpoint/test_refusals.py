@@ -25,7 +25,7 @@ from runner.rundir.checkpoint import (
 from runner.rundir.checkpoint import files as checkpoint_files
 from runner.rundir.checkpoint.files import FileDigest
 from runner.rundir.checkpoint.manifest import Manifest, encode_manifest
-from runner.rundir.find_checkpoint import find_checkpoint
+from runner.rundir.find_checkpoint import describe_large, find_checkpoint
 from tests.rundir.checkpoint.saving import fail_on_warning, make_checkpointer, save
 
 
@@ -215,3 +215,30 @@ def test_nothing_in_a_checkpoint_is_ever_unpickled(tmp_path: Path) -> None:
     assert not canary.exists()
     pickle.loads(bomb)
     assert canary.exists()  # the bomb would have gone off
+
+
+def test_the_newest_checkpoint_is_checked_once_if_it_is_the_best(
+    tmp_path: Path, monkeypatch
+) -> None:
+    checked = []
+    monkeypatch.setattr(
+        "runner.rundir.find_checkpoint.open_checkpoint",
+        lambda path: checked.append(path.name) or open_checkpoint(path),
+    )
+    folder = tmp_path / "checkpoints"
+    for step in (1, 2):
+        save(folder, step, best={"step": step})
+    assert find_checkpoint(tmp_path).step == 2
+    assert checked == ["step-2"]
+    save(folder, 3, best={"step": 2})
+    assert find_checkpoint(tmp_path).step == 2
+    assert checked[1:] == ["step-3", "step-2"]
+
+
+def test_the_wait_for_a_large_checkpoint_is_explained(tmp_path: Path, monkeypatch) -> None:
+    assert describe_large(tmp_path) is None
+    path = save(tmp_path / "checkpoints", 1)
+    assert describe_large(tmp_path) is None
+    monkeypatch.setattr("runner.rundir.find_checkpoint.LARGE_BYTES", 10)
+    for given in (tmp_path, path):
+        assert f"reading the checkpoint of {given}: 0.0 GB" in str(describe_large(given))
