@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,12 @@ class CheckedJob:
     config: Mapping[str, Any]
     # Hydra's `hydra.sweep.dir`, with {name} and {signature} in it
     sweep_dir: str = "outputs/sweeps/{name}_{signature}"
+
+    @property
+    def monitor(self) -> tuple[str, str]:
+        """The metric by which the job chooses its best step, and its direction."""
+        monitor = (self.config.get("checkpoint") or {}).get("monitor") or {}
+        return monitor.get("metric", "validation/auc"), monitor.get("direction", "max")
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class SweepPlan:
         metric: by which jobs are ranked, as split/name.
         direction: max or min.
         has_num_threads: whether the user gave `trainer.num_threads`.
-        is_monitored: whether jobs choose their best step by the same metric.
+        is_monitored: whether all jobs choose their best step by the same metric.
         secondary_objectives: further objectives of a search and their directions.
         num_trials: jobs of a search, which are chosen one by one; None for a grid.
         launcher_plugin: its name and settings; None: jobs run on this machine.
@@ -155,6 +161,7 @@ def plan_sweep(
     checked: list[tuple[CheckedJob, Mapping[str, str]]] = []
     problems: dict[str, list[int]] = {}
     first: CheckedJob | None = None
+    monitored: dict[str, None] = {}
     threads: int | None = None
     for number, overrides in enumerate(jobs):
         progress(number, len(jobs))
@@ -166,6 +173,7 @@ def plan_sweep(
                 break
             continue
         first = first or job
+        monitored[job.monitor[0]] = None
         threads = threads or num_threads(job.config)
         values = {override_key(o): o.split("=", 1)[-1] for o in overrides_by_job[number]}
         # A configuration is large and there may be 10,000 of them: only these values are kept.
@@ -179,7 +187,7 @@ def plan_sweep(
     )
     assert first is not None
     planned, notes = _make_jobs(overrides_by_job, checked)
-    monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
+    metric, direction = first.monitor
     return SweepPlan(
         jobs=planned,
         directory=sweep_directory(
@@ -190,11 +198,27 @@ def plan_sweep(
         ),
         varying=varying,
         launcher=make_settings(LauncherSettings, first.config.get("launcher") or {}),
-        metric=monitor.get("metric", "validation/auc"),
-        direction=monitor.get("direction", "max"),
+        metric=metric,
+        direction=direction,
         has_num_threads=threads is not None,
-        notes=notes,
+        notes=(*notes, *note_monitors(monitored, metric)),
+        is_monitored=len(monitored) == 1,
     )
+
+
+def note_monitors(monitored: Collection[str], metric: str) -> list[str]:
+    """Return a note if jobs choose their best step by different metrics.
+
+    Args:
+        monitored: the metrics.
+        metric: that by which the jobs are ranked.
+    """
+    if len(monitored) < 2:
+        return []
+    return [
+        f"the jobs monitor different metrics ({', '.join(monitored)}): all are ranked by {metric}, "
+        "each at the best step by its own metric, and jobs without it come last"
+    ]
 
 
 def slug(job: SweepJob) -> str:

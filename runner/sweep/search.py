@@ -20,6 +20,7 @@ from runner.sweep.plan import (
     SweepPlan,
     check_sweep_overrides,
     job_overrides,
+    note_monitors,
     num_ranks,
     num_threads,
     override_key,
@@ -71,10 +72,10 @@ def plan_search(
     """
     check_sweep_overrides([[*fixed, *(f"{d.key}=" for d in space)]])
     fixed_of_jobs = job_overrides(fixed)
-    first = _check_corners(fixed, space, check, settings.each_job)
-    monitor = (first.config.get("checkpoint") or {}).get("monitor") or {}
-    monitored = {str(monitor.get("metric")): str(monitor.get("direction"))}
-    objectives = dict(settings.objectives or monitored)
+    checked = _check_corners(fixed, space, check, settings.each_job)
+    first = checked[-1]
+    monitored = dict(job.monitor for job in checked)
+    objectives = dict(settings.objectives or [first.monitor])
     problems = [
         *_wrong_objectives(objectives, first.config),
         *_wrong_pruner(settings, first.config),
@@ -108,7 +109,8 @@ def plan_search(
         metric=metric,
         direction=objectives[metric],
         has_num_threads=num_threads(first.config) is not None,
-        is_monitored=metric == monitor.get("metric"),
+        notes=tuple(note_monitors(monitored, metric)),
+        is_monitored=set(monitored) == {metric},
         secondary_objectives={name: objectives[name] for name in others},
         num_trials=total,
         has_pruner=settings.pruner != "none",
@@ -118,20 +120,20 @@ def plan_search(
 
 def _check_corners(
     fixed: Sequence[str], space: Space, check: CheckJob, each_job: Collection[str]
-) -> CheckedJob:
-    """Check jobs with the ends of all dimensions, and return the last one."""
-    job, problems = None, []
+) -> list[CheckedJob]:
+    """Check jobs with the ends of all dimensions, and return them."""
+    jobs, problems = [], []
     for corner in corners(space):
         try:
-            job = check([*fixed, *corner])
+            jobs.append(check([*fixed, *corner]))
         except UserError as error:
             is_of_each = str(error).startswith(tuple(f"{key}=" for key in each_job))
             problems.append(
                 f"search.each_job.{error}" if is_of_each else f"the search's space: {error}"
             )
     raise_combined(problems)
-    assert job is not None, "a space has corners"
-    return job
+    assert jobs, "a space has corners"
+    return jobs
 
 
 def _wrong_objectives(objectives: Mapping[str, str], config: Mapping[str, Any]) -> Iterator[str]:

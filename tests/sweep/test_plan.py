@@ -4,9 +4,13 @@ import pytest
 
 from runner.config.compose import compose_job
 from runner.config.composed_checks import check_composed, with_row_count
+from runner.config.settings import SearchSettings
 from runner.config.targets import ALLOWED_PACKAGES
 from runner.errors import ConfigError
 from runner.sweep.plan import CheckedJob, plan_sweep, slug
+from runner.sweep.run_index import outcome_from_result
+from runner.sweep.search import plan_search
+from runner.sweep.space import read_space
 from tests.sweep.driver import checker, grid
 from tests.sweep.stand_in import signature
 
@@ -114,6 +118,28 @@ def test_if_the_names_of_jobs_vary_the_directory_is_named_by_the_swept_keys():
 
     found = plan_sweep(grid(model=["dlrm", "dcn"], seed=[1, 2]), check)
     assert found.directory.startswith("outputs/sweeps/sweep-model-seed_")
+
+
+def monitor_checker(overrides):
+    monitor = {"metric": overrides[0].split("=")[1], "direction": "max"}
+    config = {"checkpoint": {"monitor": monitor}, "metrics": {"eval": ["auc", "accuracy"]}}
+    return CheckedJob(signature(overrides), "toy", config, TEMPLATE)
+
+
+def test_a_best_value_of_another_metric_is_not_taken_for_the_one_that_ranks():
+    key, result = "checkpoint.monitor.metric", {"status": "completed", "best": {"value": 0.4}}
+    result["metrics"] = {"validation/auc": 0.7, "validation/accuracy": 0.4}
+    axis = {"checkpoint__monitor__metric": ["validation/auc", "validation/accuracy"]}
+    mixed = plan_sweep(grid(**axis, seed=[1, 2]), monitor_checker)
+    assert "monitor different metrics (validation/auc, validation/accuracy)" in mixed.notes[0]
+    assert outcome_from_result(result, mixed).best == 0.7
+    dimensions, _ = read_space({key: "choice(validation/auc, validation/accuracy)"}, [])
+    search, _ = plan_search(
+        [], dimensions, SearchSettings(space={}, sampler="grid"), monitor_checker
+    )
+    assert not search.is_monitored and search.notes
+    alike = plan_sweep(grid(checkpoint__monitor__metric="validation/auc", seed=1), monitor_checker)
+    assert alike.is_monitored and not alike.notes
 
 
 @pytest.mark.parametrize("text", ["hydra.run.dir=x", "hydra.sweep.subdir=x"])
