@@ -195,6 +195,9 @@ def make_leaderboard(
 ) -> Leaderboard:
     """Return the jobs of a sweep, the best first.
 
+    If no job has the metric that ranks (evaluations of the test split, or data without a
+    validation split), its namesake of the test split takes its place.
+
     Args:
         plan: the sweep.
         results: each job with its folder and outcome.
@@ -217,14 +220,17 @@ def make_leaderboard(
         )
         for job, folder, outcome in results
     ]
+    metric, namesake = plan.metric, f"test/{plan.metric.partition('/')[2]}"
+    if all(metric not in r.metrics for r in runs) and any(namesake in r.metrics for r in runs):
+        metric = namesake
     keys = tuple(key for key in plan.varying if key != "seed")
-    tests = sweep_test_metrics(runs, plan.metric)[:_TEST_COLUMNS_SHOWN]
+    tests = sweep_test_metrics(runs, metric)[:_TEST_COLUMNS_SHOWN]
     return Leaderboard(
-        runs=tuple(rank_runs(runs, plan.metric, plan.direction)),
+        runs=tuple(rank_runs(runs, metric, plan.direction)),
         keys=keys,
         headings=short_headings(keys),
-        monitor=(plan.metric, plan.direction),
-        metrics=tuple(dict.fromkeys([plan.metric, *plan.secondary_objectives, *tests])),
+        monitor=(metric, plan.direction),
+        metrics=tuple(dict.fromkeys([metric, *plan.secondary_objectives, *tests])),
         secondary_objectives=tuple(plan.secondary_objectives),
         label_heading=None,
         unit="jobs",

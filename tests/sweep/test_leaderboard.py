@@ -94,6 +94,13 @@ def test_a_metric_that_is_an_objective_has_one_column(tmp_path):
     assert columns.index("test/loss") == columns.index("status") + 1
 
 
+def test_without_a_validation_the_metric_of_the_test_split_ranks(tmp_path):
+    results = [result("0.1", 1, auc=0.6), result("0.2", 1, auc=0.8), result("0.3", 1)]
+    assert order(results, "max") == [("0.2", 1), ("0.1", 1), ("0.3", 1)]
+    write_leaderboard(tmp_path, board(results))
+    assert "status,test/auc,best_step" in (tmp_path / "leaderboard.csv").read_text()
+
+
 def test_the_file_has_a_column_for_everything_that_differs(tmp_path):
     write_leaderboard(tmp_path, board(RESULTS))
     with (tmp_path / "leaderboard.csv").open() as file:
