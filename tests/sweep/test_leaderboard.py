@@ -94,6 +94,12 @@ def test_a_metric_that_is_an_objective_has_one_column(tmp_path):
     assert columns.index("test/loss") == columns.index("status") + 1
 
 
+def test_losses_of_tasks_are_shown_after_named_metrics():
+    tests = {"loss/click": 0.5, "auc": 0.6, "auc/click": 0.7, "log_loss/click": 0.4}
+    shown = board([result("0.1", 1, 0.7, **tests)]).metrics
+    assert shown == ("validation/auc", "test/auc", "test/auc/click", "test/log_loss/click")
+
+
 def test_without_a_validation_the_metric_of_the_test_split_ranks(tmp_path):
     results = [result("0.1", 1, auc=0.6), result("0.2", 1, auc=0.8), result("0.3", 1)]
     assert order(results, "max") == [("0.2", 1), ("0.1", 1), ("0.3", 1)]

@@ -172,7 +172,7 @@ def sweep_test_metrics(runs: Sequence[RunRecord], monitored: str) -> list[str]:
     """
     names = dict.fromkeys(m for run in runs for m in run.metrics if m.startswith("test/"))
     namesake = f"test/{monitored.partition('/')[2]}"
-    return sorted(names, key=lambda m: (m != namesake, m == "test/loss"))
+    return sorted(names, key=lambda m: (m != namesake, m.split("/")[1] == "loss"))
 
 
 def write_leaderboard(folder: Path, board: Leaderboard) -> None:
