@@ -66,7 +66,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
         if is_launched:
             ignore_sigterm()  # another rank may still fail, but this one has a result
         if run is not None and is_main:
-            _write_result(run, result)
+            _write_result(run, job, result)
         if is_launched:
             if result.status == "failed":
                 ranks.broadcast_object(None)  # torchrun ends rank 0, too, when another one fails
@@ -76,7 +76,7 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
     except (Exception, KeyboardInterrupt) as error:
         if is_interruption(error) and result is not None:  # by Ctrl-C, after the loop had ended
             if run is not None and is_main:
-                _write_result(run, result)
+                _write_result(run, job, result)
             return ProcessResult(130, result.status)
         if is_interruption(error):
             return ProcessResult(130, "interrupted", NOT_BEGUN)
@@ -115,9 +115,10 @@ def run_job_here(
     return replace(outcome, code=143) if received and outcome.code == 130 else outcome
 
 
-def _write_result(run: Run, result: Any) -> None:
+def _write_result(run: Run, job: Any, result: Any) -> None:
     values = {k: v for k, v in vars(result).items() if k != "notes"}
-    write_result(run, {**values, **result.notes})
+    own = {"own_metrics": dict(job.own_directions)} if job.own_directions else {}
+    write_result(run, {**values, **result.notes, **own})
 
 
 def _run_loop(job: Any) -> Any:

@@ -34,6 +34,7 @@ class Jobs:
     do: Callable[[Any], FakeResult] = lambda job: FakeResult()
 
     def build(self, config: Mapping[str, Any], run: Any, **more: Any) -> Any:
+        more["own_directions"] = {}
         job = types.SimpleNamespace(config=config, run=run, loop=self.do, **more)
         self.built.append(job)
         return job

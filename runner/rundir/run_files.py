@@ -28,7 +28,7 @@ _CONFIG_SHAPES = dict.fromkeys(
 )
 _RESULT_SHAPES = {
     **dict.fromkeys(("step", "examples"), int),
-    **dict.fromkeys(("metrics", "best"), dict),
+    **dict.fromkeys(("metrics", "best", "own_metrics"), dict),
     **dict.fromkeys(("status", "error"), str),
 }
 

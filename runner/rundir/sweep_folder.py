@@ -73,6 +73,13 @@ def read_sweep_metric(folder: Path) -> str | None:
     return columns[after] if after < len(columns) else None
 
 
+def read_secondary_objectives(folder: Path) -> list[str]:
+    """Return the further objectives of a search; none for other sweeps."""
+    row = next(iter(read_leaderboard(folder).values()), {})
+    columns = [*row][: [*row].index("front")] if "front" in row else []
+    return columns[columns.index("status") + 2 :] if "status" in columns else []
+
+
 def read_sweep_direction(folder: Path, metric: str) -> str | None:
     """Return max or min, by the order of the rows of a sweep's `leaderboard.csv`.
 

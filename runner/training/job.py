@@ -114,6 +114,8 @@ class Job:
     delivery: Delivery | None = None  # on rank 0, where something is delivered
     allowed: tuple[str, ...] = ()  # packages that a `_target_` may name besides ours
     source_checkpoint: Checkpoint | None = None  # the checkpoint that loop=eval evaluates
+    # max or min, what is better, by the name of a metric of `metrics.own` whose class says it
+    own_directions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

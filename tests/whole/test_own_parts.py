@@ -68,6 +68,8 @@ def test_metrics_of_ones_own_are_the_same_on_two_ranks_and_on_one(runner, run, t
     assert result["test/p"] == pytest.approx(result["test/precision@0.2"], abs=1e-6)
     assert result["test/auroc"] == pytest.approx(result["test/auc"], abs=1e-6)
     assert 0 < result["test/recall@0.2"] < 1
+    directions = json.loads((run / "result.json").read_text())["own_metrics"]
+    assert directions["p"] == "max"
     words = ("loop=eval", f"run={run}", "trainer.num_processes=1", "trainer.batch_size=32")
     runner.run(*ALLOW, *words, f"hydra.run.dir={tmp_path / 'eval'}").check()
     alone = json.loads((tmp_path / "eval" / "result.json").read_text())["metrics"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.errors import UserError, nearest_keys
 from runner.metrics.names import find_metric
-from runner.reporting.report.leaderboard import rank_runs
+from runner.reporting.report.leaderboard import rank_key, rank_runs
 from runner.reporting.report.records import RunRecord, format_setting
 
 # Parts of the identity that another column or setting shows more readably.
@@ -89,14 +89,24 @@ def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
     if not names:
         return runs[0].monitor
     best = sorted(names, key=lambda n: (n.split("/")[0] == "train", n.split("/")[1] != "auc"))[0]
-    return best, metric_direction(best)
+    return best, metric_direction(best, runs)
 
 
-def metric_direction(metric: str) -> str:
-    """Return max, min, or one (nearer to 1 is better)."""
+def metric_direction(metric: str, runs: Iterable[RunRecord] = ()) -> str:
+    """Return max, min, or one (nearer to 1 is better).
+
+    Args:
+        metric: its name, as split/metric.
+        runs: those whose results say what is better of a metric of one's own.
+    """
     name = metric.split("/")[1] if "/" in metric else metric
+    for run in runs:
+        if (declared := (run.result.get("own_metrics") or {}).get(name)) in ("max", "min"):
+            return str(declared)
     metric_facts = find_metric(name)
-    return metric_facts.direction if metric_facts else "min" if "loss" in name else "max"
+    if metric_facts:
+        return metric_facts.direction
+    return "min" if "loss" in name or name == "active_s" else "max"
 
 
 def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
@@ -131,8 +141,9 @@ def sort_runs(
     if key is None:
         return rank_runs(runs, *monitor)
     if any(key in r.metrics for r in runs):
-        direction = monitor[1] if key == monitor[0] else metric_direction(key)
-        return rank_runs(runs, key, direction)
+        direction = monitor[1] if key == monitor[0] else metric_direction(key, runs)
+        # whoever names a metric wants its order, on a Pareto front or off it
+        return sorted(runs, key=lambda run: rank_key(run, key, direction)[::2])
     facts = ("status", "seed", "seconds", "step", "label", "created")
     settings = dict.fromkeys(k for r in runs for k in r.settings)
     if key not in facts and key not in settings:

@@ -122,13 +122,14 @@ def rank_runs(runs: Iterable[RunRecord], metric: str, direction: str) -> list[Ru
 
     Runs on the Pareto front precede others of their status, and runs without the metric follow.
     """
+    return sorted(runs, key=lambda run: rank_key(run, metric, direction))
 
-    def key(run: RunRecord) -> tuple[int, bool, float]:
-        place = STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)
-        value = finite_or_none(run.metrics.get(metric))
-        return place, not run.is_pareto_optimal, sort_value(value, direction)
 
-    return sorted(runs, key=key)
+def rank_key(run: RunRecord, metric: str, direction: str) -> tuple[int, bool, float]:
+    """Return the place of a run's status, whether it is off a Pareto front, and its value."""
+    place = STATUSES.index(run.status) if run.status in STATUSES else len(STATUSES)
+    value = finite_or_none(run.metrics.get(metric))
+    return place, not run.is_pareto_optimal, sort_value(value, direction)
 
 
 def sort_value(value: float | None, direction: str) -> float:

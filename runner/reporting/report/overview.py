@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -26,7 +26,13 @@ from runner.reporting.report.importance import (
 )
 from runner.reporting.report.leaderboard import Leaderboard, group_by_settings
 from runner.reporting.report.records import RunRecord
-from runner.rundir.sweep_folder import read_sweep_direction, read_sweep_metric
+from runner.rundir.readers import parse_number
+from runner.rundir.sweep_folder import (
+    read_leaderboard,
+    read_secondary_objectives,
+    read_sweep_direction,
+    read_sweep_metric,
+)
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,18 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
     monitor = sweep_objective(selection.sweeps, runs) or monitored_metric(runs)
     keys = varying_settings(runs)
     sorted_by = [sort] if sort and any(sort in r.metrics for r in runs) else []
+    first, *others = metric_columns(runs, monitor[0]) or [monitor[0]]
+    sweep = selection.sweeps[0] if len(selection.sweeps) == 1 else None
+    secondary = read_secondary_objectives(sweep) if sweep else []
+    if sweep and secondary:
+        runs = _mark_front(runs, read_leaderboard(sweep), secondary)
     board = Leaderboard(
         runs=tuple(sort_runs(runs, sort, monitor)),
         keys=tuple(keys),
         headings=short_headings(keys),
         monitor=monitor,
-        metrics=tuple(dict.fromkeys([*sorted_by, *metric_columns(runs, monitor[0])])),
+        metrics=tuple(dict.fromkeys([*sorted_by, first, *secondary, *others])),
+        secondary_objectives=tuple(secondary),
     )
     comparable = runs_of_same_data(runs)
     groups = group_by_settings(comparable, keys, *monitor)
@@ -77,6 +89,20 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
         seed_variance_share=seed_variance_share(groups, monitor[0]),
         notes=(*_notes(runs, monitor[0]), *selection.problems, *mixed_provenance(runs)),
     )
+
+
+def _mark_front(
+    runs: Sequence[RunRecord], rows: Mapping[str, Mapping[str, str]], objectives: Sequence[str]
+) -> tuple[RunRecord, ...]:
+    """Return the jobs of a search with their place on its Pareto front, and all its objectives."""
+    marked = []
+    for run in runs:
+        row = rows.get(run.folder.name, {})
+        values = {name: parse_number(row.get(name)) for name in objectives}
+        measured = {name: value for name, value in values.items() if value is not None}
+        on_front = row.get("front") == "1"
+        marked.append(replace(run, is_pareto_optimal=on_front, metrics={**measured, **run.metrics}))
+    return tuple(marked)
 
 
 def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
@@ -112,4 +138,4 @@ def sweep_objective(sweeps: Sequence[Path], runs: Sequence[RunRecord]) -> tuple[
         return None
     if not any(metric in r.metrics for r in runs):
         return None
-    return metric, read_sweep_direction(sweeps[0], metric) or metric_direction(metric)
+    return metric, read_sweep_direction(sweeps[0], metric) or metric_direction(metric, runs)

@@ -131,12 +131,14 @@ def _runs(board: Leaderboard, links: Links) -> str:
     right = [*metrics, "best step", "step", "time"]
     seed = ["seed"] if board.seeds_vary else []
     settings = [board.headings[k] for k in board.keys]
-    header = ["status", *metrics[:1], *settings, *seed, *metrics[1:], *right[-3:], "run"]
+    front = ["front"] if board.secondary_objectives else []
+    header = ["status", *front, *metrics[:1], *settings, *seed, *metrics[1:], *right[-3:], "run"]
     best = {m: _best_value(board, m, fewest=2) for m in metrics}
     rows = []
     for run in board.runs:
         numbers = [_number_cell(run, name, best[name]) for name in metrics]
-        row = [status_cell(run.status), *numbers[:1]]
+        row = [status_cell(run.status), *(Cell("*" * run.is_pareto_optimal) for _ in front)]
+        row += numbers[:1]
         row += [Cell(v) for v in format_run_settings(run, board.keys)]
         row += [Cell("" if run.seed is None else str(run.seed)) for _ in seed]
         row += [*numbers[1:], number_cell(run.best_step), number_cell(run.step)]
@@ -144,7 +146,7 @@ def _runs(board: Leaderboard, links: Links) -> str:
         rows.append([*row, link_cell(links.run(run), run.label)])
     table = render_table(header, rows, numeric=right, sortable=True)
     whole = [name for name in metrics if name.count("/") == 1]  # of all tasks and rows
-    hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1]}
+    hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1], *board.secondary_objectives}
     left_out = len(board.metrics) - len(metrics)
     more = f'<p class="note">{left_out:,} further metrics are in the result.json of each run.</p>'
     return render_table_tools(header, hidden) + table + more * bool(left_out)
@@ -152,7 +154,7 @@ def _runs(board: Leaderboard, links: Links) -> str:
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
     """Return the best value of a metric among completed runs; None for fewer than `fewest`."""
-    direction = board.monitor[1] if name == board.monitor[0] else metric_direction(name)
+    direction = board.monitor[1] if name == board.monitor[0] else metric_direction(name, board.runs)
     completed = [finite_or_none(r.metrics.get(name)) for r in board.runs if r.is_completed]
     values = [v for v in completed if v is not None]
     return min(values, key=lambda v: sort_value(v, direction)) if len(values) >= fewest else None

@@ -114,7 +114,9 @@ def build_job(
     if source is None:
         show_changed_settings(inputs, context.model, learning_rates)
     metric_settings = MetricSettings(**config["metrics"])
-    metrics, train_metrics = build_metrics(metric_settings, inputs, dataset, checkpoint)
+    metrics, train_metrics, own_directions = build_metrics(
+        metric_settings, inputs, dataset, checkpoint
+    )
     delivered = make_settings(DeliverySettings, config.get("delivery") or {})
     cadence = make_cadence(trainer, checkpoint, delivered)
     if run is not None and source is None and steps_per_epoch is not None:
@@ -141,6 +143,7 @@ def build_job(
         total_steps=total_steps,
         make_metrics=metrics,
         train_metrics=train_metrics,
+        own_directions=own_directions,
         trackers=Trackers(make_trackers(inputs, ranks), warn=view.warn),
         view=view,
         callbacks=make_callbacks(inputs, ranks),

@@ -25,10 +25,11 @@ _LOSS_HINT = '; "checkpoint.monitor={metric: validation/loss, direction: min}" i
 
 def build_metrics(
     settings: MetricSettings, inputs: JobInputs, dataset: Dataset, checkpoint: CheckpointSettings
-) -> tuple[Callable[[bool], Metrics], Metrics]:
+) -> tuple[Callable[[bool], Metrics], Metrics, dict[str, str]]:
     """Return a function that makes the metrics of a pass over data, and the metrics of training.
 
-    The argument of the function is whether metrics are exact, as in an evaluation.
+    The argument of the function is whether metrics are exact, as in an evaluation. The third item
+    has the better direction of each metric of `metrics.own` whose class declares it.
 
     Raises:
         ConfigError: for metrics that do not fit the data, and for one that a rule or the monitor
@@ -45,7 +46,8 @@ def build_metrics(
     if inputs.config["loop"]["_target_"] != EVALUATE_LOOP:  # which nothing follows on
         check_monitors(checkpoint, inputs.trainer, settings, dataset, own_names)
         check_own_directions(checkpoint, inputs.trainer, own)
-    return metrics, train_metrics
+    better = {metric.name: metric.better_direction() for metric in own}
+    return metrics, train_metrics, {name: way for name, way in better.items() if way is not None}
 
 
 def make_own_metrics(

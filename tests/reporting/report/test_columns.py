@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 
 import numpy as np
@@ -26,6 +27,11 @@ from runner.reporting.report.overview import make_overview
 from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
 from runner.reporting.report.write import make_report
 from tests.reporting.report.run_directories import make_grid, make_run
+
+
+def set_result(run, **values):
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, **values}))
 
 
 @pytest.fixture
@@ -134,6 +140,36 @@ def test_a_key_that_one_run_lacks_is_refused_as_one_that_all_lack(tmp_path):
     make_report([tmp_path / "run"], sort="validation/auc")
     with pytest.raises(UserError, match="--sort validation/acu: no run has it; nearest"):
         make_report([tmp_path / "run"], sort="validation/acu")
+
+
+def test_a_metric_of_ones_own_is_sorted_as_its_class_says(tmp_path):
+    for name, brier in (("a", 0.2), ("b", 0.1)):
+        run = make_run(tmp_path / name)
+        set_result(run, metrics={"test/brier": brier}, own_metrics={"brier": "min"})
+    runs = find_runs([tmp_path]).runs
+    assert [r.label for r in sort_runs(runs, "test/brier", ("validation/auc", "max"))] == ["b", "a"]
+    assert monitored_metric(runs) == ("test/brier", "min")
+
+
+def test_a_report_of_a_search_shows_its_pareto_front_and_all_objectives(tmp_path):
+    sweep = tmp_path / "sweep"
+    for name, auc in (("a", 0.9), ("b", 0.8), ("c", 0.7)):
+        make_run(sweep / name, auc=auc)
+    (sweep / "leaderboard.csv").write_text(
+        "seed,status,validation/auc,active_s,front,best_step,test/auc,folder\n"
+        "0,completed,0.9,9.0,1,40,0.89,a\n0,completed,0.7,1.0,1,40,0.69,c\n"
+        "0,completed,0.8,9.5,0,40,0.79,b\n"
+    )
+    selection = find_runs([sweep])
+    board = make_overview(selection, "x").board
+    assert board.metrics == ("validation/auc", "active_s", "test/auc")
+    shown = [(r.label, r.is_pareto_optimal, r.metrics["active_s"]) for r in board.runs]
+    assert shown == [("a", True, 9.0), ("c", True, 1.0), ("b", False, 9.5)]
+    make_report([sweep])
+    page = (sweep / "report.html").read_text()
+    assert ">front<" in page and page.count(">*</td>") == 2
+    by_test = make_overview(selection, "x", sort="test/auc").board.runs
+    assert [r.label for r in by_test] == ["a", "b", "c"]
 
 
 def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
