@@ -144,11 +144,14 @@ def group_by_settings(
 ) -> list[SeedGroup]:
     """Return the completed runs, grouped where only the seed differs, the best mean first.
 
-    A run that was repeated with the same seed counts once, since it does not show the spread.
+    A run that was repeated with the same seed counts once, since it does not show the spread, and
+    one without any metric, such as a debug loop, not at all.
     """
     members: dict[tuple[str, ...], dict[str, RunRecord]] = {}
     seeds: dict[tuple[str, ...], set[str]] = {}
     for run in runs:
+        if run.is_completed and not run.metrics:
+            continue
         values, signature = tuple(format_run_settings(run, keys)), run.signature or str(run.folder)
         seeds.setdefault(values, set()).add(signature)
         if run.is_completed:

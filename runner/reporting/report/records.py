@@ -127,6 +127,9 @@ def read_unstarted_run(
     if is_locked(folder):
         return RunRecord(folder, label, "running")
     row = leaderboard_row or {}
+    if row.get("step"):  # it had a result, which a job that had not begun cannot have
+        again = f"`python -m runner resume {shell_path(folder.parent)}` runs it again"
+        return RunRecord(folder, label, "incomplete", error=f"its files are gone; {again}")
     line = (last_line(folder / "job.log") or "it ended before it had begun")[:MAX_ERROR_LENGTH]
     return RunRecord(folder, label, row.get("status") or "failed", error=row.get("error") or line)
 

@@ -271,6 +271,22 @@ def test_the_leaderboard_gives_the_error_of_a_job_that_could_not_record_it(comma
     assert "1 completed, 2 failed" in text
 
 
+def test_a_completed_job_whose_files_are_gone_is_not_called_completed(command, tmp_path):
+    make_run(tmp_path / "sweep" / "whole")
+    for name in ("emptied", "debug"):
+        (tmp_path / "sweep" / name).mkdir()
+        (tmp_path / "sweep" / name / "job.log").touch()
+    (tmp_path / "sweep" / "leaderboard.csv").write_text(
+        "lr,seed,status,validation/auc,step,folder\n0.1,1,completed,0.7,40,whole\n"
+        "0.2,1,completed,0.8,40,emptied\n0.2,2,completed,,,debug\n"
+    )
+    _, out, _ = command("report", "sweep")
+    assert "emptied: its files are gone; `python -m runner resume sweep` runs it again" in out
+    assert "3 runs: 2 completed, 1 incomplete" in out
+    groups = make_overview(find_runs([tmp_path / "sweep"]), "x").board.seed_groups
+    assert [[run.label for run in group.runs] for group in groups] == [["whole"]]
+
+
 def test_a_search_is_judged_by_its_own_objective_and_pruned_jobs_are_no_failures(command, tmp_path):
     sweep = tmp_path / "sweep"
     make_run(sweep / "a", auc=0.7)
