@@ -166,7 +166,7 @@ def sort_runs(
 
 
 def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
-    """Return notes on unintended differences: code, versions of packages and of Python."""
+    """Return notes on unintended differences: code, one's own too, packages and Python."""
     notes = []
     started = [r for r in runs if r.meta]
     codes = Counter(_code(r.meta) for r in started)
@@ -182,6 +182,13 @@ def mixed_provenance(runs: Sequence[RunRecord]) -> list[str]:
         if len(versions) > 1:
             listed = ", ".join(f"{v} ({n})" for v, n in versions.most_common(6))
             notes.append(f"made with different versions of {name}: {listed}")
+    files: dict[str, set[str]] = {}
+    for run in started:
+        for file, digest in (run.meta.get("own_code") or {}).items():
+            files.setdefault(str(file), set()).add(str(digest))
+    if changed := sorted(file for file, digests in files.items() if len(digests) > 1):
+        more = f" and {len(changed) - 6:,} more" if len(changed) > 6 else ""
+        notes.append(f"made by different states of your own code: {', '.join(changed[:6])}{more}")
     return notes
 
 

@@ -18,7 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.reporting.report.leaderboard import SeedGroup, format_run_settings
+from runner.reporting.report.leaderboard import (
+    SeedGroup,
+    format_run_settings,
+    newest_repetitions,
+)
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import finite_or_none, parse_number
 
@@ -67,14 +71,13 @@ def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
     A metric depends on its rows as much as on the model, so that the variance between runs of
     different data is that of the data. An exact repetition of a run has the same result, which
-    would count as a setting without spread.
+    would count as a setting without spread; of those by other code the newest counts.
     """
-    members: dict[str, dict[str, RunRecord]] = {}
+    members: dict[str, list[RunRecord]] = {}
     for run in runs:
         if run.is_completed:
-            of_data = members.setdefault(str(run.settings.get("data")), {})
-            of_data.setdefault(run.signature or str(run.folder), run)
-    return [*max(members.values(), key=len, default={}).values()]
+            members.setdefault(str(run.settings.get("data")), []).append(run)
+    return max(map(newest_repetitions, members.values()), key=len, default=[])
 
 
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:

@@ -147,20 +147,28 @@ def group_by_settings(
     A run that was repeated with the same seed counts once, since it does not show the spread, and
     one without any metric, such as a debug loop, not at all.
     """
-    members: dict[tuple[str, ...], dict[str, RunRecord]] = {}
+    members: dict[tuple[str, ...], list[RunRecord]] = {}
     seeds: dict[tuple[str, ...], set[str]] = {}
     for run in runs:
         if run.is_completed and not run.metrics:
             continue
-        values, signature = tuple(format_run_settings(run, keys)), run.signature or str(run.folder)
-        seeds.setdefault(values, set()).add(signature)
+        values = tuple(format_run_settings(run, keys))
+        seeds.setdefault(values, set()).add(run.signature or str(run.folder))
         if run.is_completed:
-            members.setdefault(values, {}).setdefault(signature, run)
+            members.setdefault(values, []).append(run)
     groups = [
-        SeedGroup(values, (*of_values.values(),), len(seeds[values]))
-        for values, of_values in members.items()
+        SeedGroup(values, (*newest_repetitions(same),), len(seeds[values]))
+        for values, same in members.items()
     ]
     return sorted(groups, key=lambda group: sort_value(group.mean(metric), direction))
+
+
+def newest_repetitions(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    """Return the newest run of each signature: the best would make means too good."""
+    newest: dict[str, RunRecord] = {}
+    for run in sorted(runs, key=lambda run: str(run.meta.get("created") or "")):
+        newest[run.signature or str(run.folder)] = run
+    return [*newest.values()]
 
 
 def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:

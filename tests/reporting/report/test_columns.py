@@ -69,6 +69,20 @@ def test_a_run_that_was_repeated_as_it_was_says_nothing_of_the_spread(tmp_path):
     assert len(runs_of_same_data(runs)) == 2
 
 
+def test_of_a_run_that_was_repeated_the_newest_counts_not_the_best(tmp_path):
+    for folder, auc, created in (("a", 0.9, "2026-01-01"), ("b", 0.6, "2026-01-02")):
+        for seed in (1, 2):
+            own = {"mine/loss.py": folder, "mine/__init__.py": "same"}
+            run = tmp_path / folder / f"seed-{seed}"
+            make_run(run, seed=seed, auc=auc, created=created, own_code=own)
+    runs = sort_runs(find_runs([tmp_path]).runs, None, ("validation/auc", "max"))
+    [group] = group_by_settings(runs, ["optimizer"], "validation/auc", "max")
+    assert group.mean("validation/auc") == pytest.approx(0.6)
+    assert {run.metrics["validation/auc"] for run in runs_of_same_data(runs)} == {0.6}
+    [note] = mixed_provenance(runs)
+    assert note == "made by different states of your own code: mine/loss.py"
+
+
 def test_a_key_with_parts_and_what_only_comes_with_its_neighbour_are_no_columns(tmp_path):
     stop = {"trainer.early_stop.patience": 3, "trainer.early_stop.min_delta": 0.0}
     for number, monitor in enumerate(("loss", "auc")):
