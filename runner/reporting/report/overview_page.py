@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote
 
 from runner.reporting.console.format import format_duration, format_number
 from runner.reporting.report.columns import metric_direction
@@ -64,11 +65,15 @@ class FileLinks:
     def run(self, run: RunRecord) -> str:
         """Return the run's own report if there is one, else its folder."""
         report = run.folder / "report.html"
-        return os.path.relpath(report if report.exists() else run.folder, self.folder)
+        return self._address(report if report.exists() else run.folder)
 
     def log(self, run: RunRecord) -> tuple[str, str] | None:
         name = find_log(run)
-        return None if name is None else (name, os.path.relpath(run.folder / name, self.folder))
+        return None if name is None else (name, self._address(run.folder / name))
+
+    def _address(self, path: Path) -> str:
+        """Return a relative URL: a `#`, `?`, `%` or `:` of a name is quoted."""
+        return quote(os.fsencode(os.path.relpath(path, self.folder)))
 
 
 def find_log(run: RunRecord) -> str | None:

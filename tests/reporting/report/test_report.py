@@ -8,6 +8,7 @@ import os
 import re
 import resource
 from pathlib import Path
+from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
@@ -339,6 +340,20 @@ def test_a_search_for_a_metric_of_ones_own_is_ranked_in_the_direction_of_the_sea
     overview = make_overview(find_runs([tmp_path / "sweep"]), "sweep")
     assert overview.board.monitor == ("test/own", direction)
     assert overview.board.runs[0].label == best
+
+
+def test_links_lead_to_runs_whatever_their_names(command, tmp_path):
+    names = ("a", "50% #1?", "12:30")
+    for name in names:
+        make_run(tmp_path / "runs" / name, status="failed", error="x")
+        (tmp_path / "runs" / name / "log.txt").touch()
+    assert command("report", "runs", "--html", "all.html")[0] == 0
+    links = re.findall(r'<td[^>]*><a href="([^"]+)"', (tmp_path / "all.html").read_text())
+    leads = {urlsplit(urljoin(f"{tmp_path.as_uri()}/all.html", link)) for link in links}
+    assert {Path(unquote(url.path)) for url in leads} == {
+        tmp_path / "runs" / name / file for name in names for file in ("", "log.txt")
+    }
+    assert not any(url.query or url.fragment for url in leads)
 
 
 def test_markup_in_errors_and_overrides_stays_text(command, tmp_path):
