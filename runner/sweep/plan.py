@@ -207,18 +207,23 @@ def plan_sweep(
 
 
 def note_monitors(monitored: Collection[str], metric: str) -> list[str]:
-    """Return a note if jobs choose their best step by different metrics.
+    """Return a note if jobs choose their best step by other metrics than the one that ranks.
 
     Args:
         monitored: the metrics.
         metric: that by which the jobs are ranked.
     """
-    if len(monitored) < 2:
-        return []
-    return [
-        f"the jobs monitor different metrics ({', '.join(monitored)}): all are ranked by {metric}, "
-        "each at the best step by its own metric, and jobs without it come last"
-    ]
+    if len(monitored) > 1:
+        return [
+            f"the jobs monitor different metrics ({', '.join(monitored)}): all are ranked by "
+            f"{metric}, each at the best step by its own metric, and jobs without it come last"
+        ]
+    if metric not in monitored and metric.startswith("validation/"):
+        return [
+            f"the jobs keep their best step by {', '.join(monitored)} (checkpoint.monitor) and are "
+            f"judged by {metric} at that step"
+        ]
+    return []
 
 
 def slug(job: SweepJob) -> str:

@@ -161,8 +161,8 @@ def _announce(console: Console, state: SweepState) -> None:
     if state.num_unrelated_runs:
         print_line(
             console,
-            f"the directory also has {_count(state.num_unrelated_runs, 'run')} with other values "
-            "or other defaults, left alone and not in this leaderboard",
+            f"the directory also has {_count(state.num_unrelated_runs, 'run')} with other values, "
+            "other defaults or other code, left alone and not in this leaderboard",
         )
     if state.num_jobs_of_other_code:
         _warn(

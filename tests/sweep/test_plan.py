@@ -122,7 +122,10 @@ def test_if_the_names_of_jobs_vary_the_directory_is_named_by_the_swept_keys():
 
 def monitor_checker(overrides):
     monitor = {"metric": overrides[0].split("=")[1], "direction": "max"}
-    config = {"checkpoint": {"monitor": monitor}, "metrics": {"eval": ["auc", "accuracy"]}}
+    config = {
+        "checkpoint": {"monitor": monitor},
+        "metrics": {"eval": ["auc", "accuracy", "log_loss"]},
+    }
     return CheckedJob(signature(overrides), "toy", config, TEMPLATE)
 
 
