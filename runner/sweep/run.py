@@ -158,7 +158,8 @@ def _announce(console: Console, state: SweepState) -> None:
     parts = [_count(state.plan.num_jobs, "job"), f"{num_done} done already" if num_done else ""]
     parts += ["one at a time" if slots == 1 else f"{slots} at a time"]
     print_line(console, f"sweep {state.directory}: {', '.join(p for p in parts if p)}")
-    if state.num_unrelated_runs:
+    # a search that lost its database chooses its jobs anew, and finds their runs here then
+    if state.num_unrelated_runs and len(state.jobs) == state.plan.num_jobs:
         print_line(
             console,
             f"the directory also has {_count(state.num_unrelated_runs, 'run')} with other values, "

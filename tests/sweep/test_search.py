@@ -287,12 +287,13 @@ def test_ctrl_c_leaves_trials_open_and_the_same_command_ends_them(tmp_path):
     assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 2
 
 
-def test_a_lost_database_is_restored_from_the_run_directories(tmp_path):
+def test_a_lost_database_is_restored_from_the_run_directories(tmp_path, capsys):
     request = {"sampler": "quasi-random", "num_trials": 4}
     assert search_run(tmp_path, SPACE, **request) == 0
     (tmp_path / "study.db").write_bytes(b"no database " * 500)
     assert search_run(tmp_path, SPACE, **request) == 0
     assert list(starts(tmp_path).values()) == [1] * 4
+    assert "left alone" not in capsys.readouterr().out
     assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 4
 
 
