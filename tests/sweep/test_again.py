@@ -29,7 +29,7 @@ def test_a_grid_is_resumed_by_its_directory_and_run_again_after_a_change_of_code
     assert "2 jobs, 2 done already, 2 at a time" in out
     code, out, _ = command("resume", str(place), "--dry-run")
     assert "2 jobs: 2 done" in out
-    assert "seed=3: another sweep" in command.refused("resume", str(place), "seed=3")
+    assert "seed=3: would make another sweep" in command.refused("resume", str(place), "seed=3")
     assert "--cfg: prints" in command.refused("resume", str(place), "--cfg", "job")
     monkeypatch.setattr(
         "runner.sweep.sweep_state.git_state", lambda project: {"commit": "other", "patch": ""}
