@@ -65,23 +65,27 @@ class FolderRecipe:
 
     @cached_property
     def is_encoded(self) -> bool:
-        """Whether rows need the encoder of tables, instead of being read unchanged."""
+        """Whether rows need the encoder of tables, also if all ids are integers."""
         return plain_columns(self.declared) is None
 
     def make_encoder(self) -> FileEncoder | None:
         """Return the encoder, with the transforms of `learnt` or fitted to the first rows.
 
+        It is None if rows are read unchanged: where nothing is transformed, and no id is a text.
+
         Raises:
             ConfigError: if there are no rows yet to fit them to.
             DataError: for transforms that cannot be read, and bad rows.
         """
-        if not self.is_encoded:
-            return None
         if self.learnt:
-            return FileEncoder(self.declared, FittedTransforms.load(Path(self.learnt)))
-        folder = Path(str(self.path))
-        paths = [folder / name for name in list_names(folder)]
-        return FileEncoder(self.declared, fit_to_first_rows(self.declared, paths, self.fit_rows))
+            fitted = FittedTransforms.load(Path(self.learnt))
+        else:
+            folder = Path(str(self.path))
+            paths = [folder / name for name in list_names(folder)]
+            fitted = fit_to_first_rows(self.declared, paths, self.fit_rows)
+        if not self.is_encoded and "string" not in fitted.id_types.values():
+            return None
+        return FileEncoder(self.declared, fitted)
 
     def check(self) -> None:
         check_settings(self)

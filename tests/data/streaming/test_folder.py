@@ -6,7 +6,9 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+import torch
 
 from runner.batch import DataPosition
 from runner.data.core.dataset import EndOfStream
@@ -18,8 +20,8 @@ from tests.data.streaming.files import SCHEMA, arrive, rows
 
 
 def stream(path: Path, **settings):
-    given = {"poll_s": 0.02, "idle_timeout_s": 0.2, "incomplete_timeout_s": 0.2, "schema": SCHEMA}
-    return folder(path=str(path), **(given | settings))
+    given = {"poll_s": 0.02, "idle_timeout_s": 0.2, "incomplete_timeout_s": 0.2}
+    return folder(**({"path": str(path), "schema": SCHEMA} | given | settings))
 
 
 def read(dataset, batch_size: int, start: DataPosition = DataPosition()):  # noqa: B008
@@ -216,3 +218,26 @@ def test_wrong_settings_are_refused(tmp_path, settings, error, message):
     given |= {"idle_timeout_s": None, "incomplete_timeout_s": 1.0}
     with pytest.raises(error, match=message):
         folder(**(given | settings))
+
+
+@pytest.mark.parametrize("encode", ["hash", "growing"])
+@pytest.mark.parametrize(
+    ("first", "age"),
+    [  # integers without any transform are read as they are, and texts after them refused
+        (pa.int64(), {"standardise": True}),
+        (pa.string(), {"standardise": True}),
+        (pa.string(), {}),
+    ],
+)
+def test_ids_keep_the_type_of_the_first_file(tmp_path, first, age, encode):
+    whole = rows(80)
+    texts = whole.set_column(4, "user", whole["user"].cast(pa.string()))
+    parts = [whole, texts] if first == pa.int64() else [texts, whole]
+    arrive(tmp_path, "a.parquet", parts[0].slice(0, 40))
+    user = {"encode": encode, "num_rows": 1000}
+    columns = {"categorical": SCHEMA["categorical"] | {"user": user}}
+    columns["numeric"] = SCHEMA["numeric"] | {"age": age}
+    dataset = stream(tmp_path, schema=SCHEMA | columns)
+    arrive(tmp_path, "b.parquet", parts[1].slice(0, 40))  # the same ids again
+    batches, _ = read(dataset, 40)
+    assert torch.equal(*(batch.sparse["user"].values() for batch in batches))
