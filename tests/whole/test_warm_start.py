@@ -124,6 +124,7 @@ def test_rows_are_taken_for_the_values_they_stand_for(runner, tmp_path, how, ran
     on = (f"trainer.num_processes={ranks}", "sharding=row_wise") if ranks > 1 else ()
     done = runner.run(*b, *FROZEN, *given, *on, f"hydra.run.dir={warm}").check()
     assert "tables/item/weight: 12 of 19 rows are in the source" in done.text
+    assert "10 values of the source are not in the data of this run" in done.text
     runner.run(*b, *FROZEN, f"hydra.run.dir={cold}").check()
     best = json.loads((source / "result.json").read_text())["best"]["step"]
     for name in set(source.glob("checkpoints/step-*")) - {source / f"checkpoints/step-{best}"}:

@@ -34,6 +34,7 @@ class RowMap:
 
     ours: np.ndarray
     theirs: np.ndarray
+    num_left_out: int = 0  # values of the source that have no row in the table of this run
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,7 @@ class WarmStartSource:
         return RowMap(
             np.concatenate([special, ours.rows[ours_at]]),
             np.concatenate([special, theirs.rows[theirs_at]]),
+            len(theirs.values) - len(theirs_at),
         )
 
     def _own_values(self, table: str, theirs: ValueRows | None) -> ValueRows | None:

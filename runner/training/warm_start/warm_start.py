@@ -225,7 +225,13 @@ def _take_table(
 
 
 def _describe_rows(name: str, rows: RowMap, num_rows: int) -> str:
-    return f"  {name}: {len(rows.ours):,} of {num_rows:,} rows are in the source, others are new"
+    line = f"  {name}: {len(rows.ours):,} of {num_rows:,} rows are in the source, others are new"
+    if not rows.num_left_out:
+        return line
+    return (
+        f"{line}; {rows.num_left_out:,} values of the source are not in the data of this run, and "
+        "their rows are not taken (`encode: growing` keeps them)"
+    )
 
 
 def _example(shapes: Mapping[str, Any]) -> str:
