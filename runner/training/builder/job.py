@@ -213,7 +213,12 @@ def show_preflight_warnings(
     learns_every_place = is_next_item and getattr(model, "every_place", True)
     skips = makes_windows(inputs.config["dataset"]) and not learns_every_place
     for warning in preflight_warnings(
-        cadence, inputs.trainer, length, is_next_item=is_next_item, skips_events=skips
+        cadence,
+        inputs.trainer,
+        length,
+        is_next_item=is_next_item,
+        skips_events=skips,
+        is_warm=inputs.config["checkpoint"]["init_from"] is not None,
     ):
         inputs.view.warn(warning)
     for warning in describe_order_by_user(inputs.config):

@@ -43,6 +43,7 @@ def preflight_warnings(
     *,
     is_next_item: bool = False,
     skips_events: bool = False,
+    is_warm: bool = False,
 ) -> Iterator[str]:
     """Yield warnings of too few rows or updates, and of intervals and patience never reached.
 
@@ -52,6 +53,7 @@ def preflight_warnings(
         length: of the run.
         is_next_item: whether the model predicts the next item of a history.
         skips_events: whether rows are windows of events, of which the model learns only one.
+        is_warm: whether the run starts from the weights of another one, so that few updates do.
     """
     if skips_events:
         yield (
@@ -60,7 +62,7 @@ def preflight_warnings(
             "item of each row; write `train_on: every` in the schema, which makes a row "
             "of each event"
         )
-    if trainer.max_steps is None and length.steps < FEW_UPDATES:
+    if trainer.max_steps is None and length.steps < FEW_UPDATES and not is_warm:
         proposed = propose_length(length.rows_per_epoch)
         updates = "update" if length.steps_per_epoch == 1 else "updates"
         epochs = f" and {length.steps:,} in all" if length.steps > length.steps_per_epoch else ""

@@ -196,7 +196,8 @@ def _longer_run(job: Job, train_rows: int) -> str:
 def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     rows = job.dataset.num_rows["train"]
     length = _longer_run(job, rows)
-    if state.step < FEW_UPDATES:
+    begins_anew = job.checkpoint.init_from is None  # a warm start needs few updates
+    if state.step < FEW_UPDATES and begins_anew:
         updates = "update" if state.step == 1 else "updates"
         yield f"only {state.step:,} {updates}" + (f": try {length}" if length else "")
     elif state.best is not None and state.best.step == state.step and state.stopped is None:
@@ -211,5 +212,5 @@ def _causes(job: Job, state: TrainState, findings: list[str]) -> Iterator[str]:
     elif best is not None and best.step == job.trainer.eval_every and best.step < state.step:
         yield "it was best when first evaluated: try a smaller trainer.eval_every"
     can_start_linear = job.context.growing is None and not job.checkpoint.init_linear
-    if can_start_linear and hasattr(job.context.model, "deep"):
+    if can_start_linear and begins_anew and hasattr(job.context.model, "deep"):
         yield "model=wide_and_deep checkpoint.init_linear=true starts from that regression"

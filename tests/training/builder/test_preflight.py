@@ -46,6 +46,7 @@ def test_too_few_updates_are_told_with_what_to_try_and_a_chosen_number_is_left_i
     assert "trainer.batch_size=128 trainer.max_epochs=20 scheduler.warmup=64" in said
     assert said.endswith("; the value auto for these settings chooses the same")
     assert not list(preflight_warnings(cadence, TrainerSettings(max_steps=2), short))
+    assert not list(preflight_warnings(cadence, TrainerSettings(), short, is_warm=True))
     (said,) = preflight_warnings(cadence, TrainerSettings(batch_size=512), short)  # on 8 ranks
     assert "trainer.batch_size=16 trainer.max_epochs=20 scheduler.warmup=64" in said
     usual = RunLength(steps=80, steps_per_epoch=4, rows_per_epoch=238, rows_per_update=64)
@@ -130,7 +131,11 @@ def test_a_patience_that_cannot_run_out_is_a_warning(rule, evaluate, patience, w
 def test_learning_online_is_told_nothing_of_evaluations_which_it_has_not():
     said = []
     inputs = SimpleNamespace(
-        config={"loop": {"_target_": ONLINE_LOOP}, "dataset": {"_target_": "my.own.Dataset"}},
+        config={
+            "loop": {"_target_": ONLINE_LOOP},
+            "dataset": {"_target_": "my.own.Dataset"},
+            "checkpoint": {"init_from": None},
+        },
         trainer=TrainerSettings(max_steps=100),
         view=SimpleNamespace(warn=said.append),
     )

@@ -427,7 +427,7 @@ def job(rows: int = 8000, *, batch_size: int = 4000, **length: int):
     return SimpleNamespace(
         dataset=SimpleNamespace(num_rows={"train": rows}, schema=SCHEMA),
         trainer=TrainerSettings(batch_size=batch_size, **length),
-        checkpoint=SimpleNamespace(init_linear=False),
+        checkpoint=SimpleNamespace(init_linear=False, init_from=None),
         context=SimpleNamespace(growing=None, model=torch.nn.Module(), ranks=Ranks()),
     )
 
@@ -442,6 +442,10 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "test/auc 0.6000 is below" in said and "0.7000" in said
     assert "only 2 updates: try trainer.batch_size=128" in said
     assert "predict better as ids" in said and "overfitting" in said and "another" not in said
+    warm = job()
+    warm.checkpoint.init_from, warm.context.model.deep = "outputs/mine", torch.nn.Module()
+    said = explain_below(warm, state, {"test/auc": 0.6}, yardstick, [])
+    assert said is not None and "only" not in said and "init_linear" not in said
     said = explain_below(
         job(200, batch_size=64, max_epochs=20), state, {"test/auc": 0.6}, yardstick, []
     )
