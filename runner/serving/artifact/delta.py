@@ -223,6 +223,7 @@ class DeltaFolder:
         self.path = Path(path)
         # version -> the delta on it, and the step of the version
         self._on: dict[str, tuple[Path, int]] = {}
+        self._base_of: dict[str, str] = {}  # version -> the one that its delta is on
 
     def take(self, base: str) -> Path | None:
         """Return the delta that applies to a version, the last by name if there are several.
@@ -236,15 +237,25 @@ class DeltaFolder:
             raise problem
         return self._on.pop(base, (None, 0))[0]
 
-    def find_waiting(self, step: int) -> tuple[Path, int] | None:
+    def find_waiting(self, version: str, step: int) -> tuple[Path, int] | None:
         """Return the first delta with a base of this step or a later one, and the step of its base.
 
-        It waits for deltas that are missing, since none applies to the present version.
+        It waits for deltas that are missing, since none applies to the present version. Deltas that
+        led to the present version do not wait, though steps begin anew with each run that delivers.
 
         Args:
-            step: of a version for which `take` has found no delta.
+            version: for which `take` has found no delta.
+            step: of that version.
         """
-        known = [(at, path) for path, at in self._on.values() if at >= step and path.exists()]
+        passed = set()
+        while (base := self._base_of.get(version)) is not None and base not in passed:
+            passed.add(base)
+            version = base
+        known = [
+            (at, path)
+            for base, (path, at) in self._on.items()
+            if at >= step and base not in passed and path.exists()
+        ]
         return min(known)[::-1] if known else None
 
     def _look(self) -> UserError | None:
@@ -256,8 +267,9 @@ class DeltaFolder:
             return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
         for path in found:
             try:
-                version, step = _read_base(path, _state(path / MANIFEST))
-                self._on[version] = path, step
+                version, base, step = _read_versions(path, _state(path / MANIFEST))
+                self._on[base] = path, step
+                self._base_of[version] = base
             except UserError as error:
                 problem = error
         return problem
@@ -273,11 +285,11 @@ def _state(file: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _read_base(path: Path, state: tuple[int, int, int]) -> tuple[str, int]:
-    """Return the version of a delta's base, and the step of the base (-1 if unknown).
+def _read_versions(path: Path, state: tuple[int, int, int]) -> tuple[str, str, int]:
+    """Return the version of a delta, that of its base, and the step of the base (-1 if unknown).
 
     A manifest is read once per state of its file.
     """
-    base = _read_manifest(path)["base"]
-    step = base.get("step")
-    return str(base["version"]), step if isinstance(step, int) else -1
+    manifest = _read_manifest(path)
+    base, step = manifest["base"], manifest["base"].get("step")
+    return str(manifest["version"]), str(base["version"]), step if isinstance(step, int) else -1

@@ -48,7 +48,9 @@ def _apply_next(scorer: Scorer, deltas: DeltaFolder) -> Path | None:
     path = deltas.take(scorer.version) or deltas.take(scorer.version)
     if path is not None:
         scorer.apply_delta(path)
-    elif (step := scorer.artifact.step) is not None and (waiting := deltas.find_waiting(step)):
+    elif (step := scorer.artifact.step) is not None and (
+        waiting := deltas.find_waiting(scorer.version, step)
+    ):
         raise UserError(
             f"{waiting[0]}: is a delta on another version (step {waiting[1]}) than the one that is "
             f"served (step {step}), on which {deltas.path} has none: copy those between them "

@@ -188,3 +188,30 @@ def test_a_damaged_manifest_is_told_where_no_other_delta_is_looked_for(tmp_path)
         with pytest.raises(UserError, match="delta-2"):
             deltas.take("v2")
     assert deltas.take("v3").name == "delta-3"
+
+
+def test_no_delta_waits_behind_versions_that_a_scorer_has_passed_and_steps_may_begin_anew(tmp_path):
+    """A run a day delivers into one folder, and each begins at step 0."""
+
+    def write(name: str, base: str, step: int) -> str:
+        said = {"format_version": 1, "kind": "delta", "files": {}}
+        said["base"] = {"version": base, "step": step}
+        (tmp_path / name).mkdir()
+        version = hash_json(said)
+        (tmp_path / name / "manifest.json").write_text(json.dumps({"version": version, **said}))
+        return version
+
+    day_1 = write("delta-45", "full", 44)
+    day_2a = write("delta-10", day_1, 45)
+    day_2b = write("delta-14", day_2a, 10)
+    deltas = DeltaFolder(tmp_path)
+    assert [deltas.take(v).name for v in ("full", day_1, day_2a)] == [
+        "delta-45",
+        "delta-10",
+        "delta-14",
+    ]
+    assert deltas.take(day_2b) is None
+    assert deltas.find_waiting(day_2b, 14) is None
+    write("delta-30", "lost", 20)
+    assert deltas.take(day_2b) is None
+    assert deltas.find_waiting(day_2b, 14) == (tmp_path / "delta-30", 20)
