@@ -156,7 +156,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             file=sys.stderr,
         )
     if without := len(users) - num_rows:
-        counts = f"that counts{explain_left_out(table.events)} is of a {item} that the run knows"
+        counts = f"that counts{explain_left_out(table.events)} is of any {item} that the run knows"
         theirs = "theirs" if table.events.session_gap_s is None else "their last session"
         print(
             f"users without a row: {without:,} of {len(users):,}, since no event of {theirs} "
