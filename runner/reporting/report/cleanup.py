@@ -66,7 +66,8 @@ def plan_cleanup(
     removable: list[RemovableRun] = []
     places = list(dict.fromkeys(p.resolve() for f in folders for p in _walk(f, kept)))
     runs = [(place, _read(place)) for place in places]
-    needed = _find_needed_runs([run for _, run in runs if isinstance(run, RunRecord)])
+    records = [run for _, run in runs if isinstance(run, RunRecord)]
+    needed = _find_needed_runs(records, by_old_starts=older_than_s is None)
     now = time.time()
     for place, run in runs:
         try:
@@ -130,14 +131,22 @@ def _removal_reason(place: Path, run: RunRecord | str, *, interrupted: bool) -> 
     return None
 
 
-def _find_needed_runs(runs: Sequence[RunRecord]) -> dict[Path, Path]:
-    """Return run -> the runs that need it, for a warm start or an evaluation."""
+def _find_needed_runs(runs: Sequence[RunRecord], *, by_old_starts: bool) -> dict[Path, Path]:
+    """Return run -> the run that needs it, for a warm start or an evaluation.
+
+    Args:
+        runs: all of them.
+        by_old_starts: whether also a completed run with a checkpoint of its own needs the source
+            of its warm start. Only `reproduce` does then; in a chain of a run a day none is free.
+    """
     needed: dict[Path, Path] = {}
     for run in runs:
         identity = run.meta.get("identity") or {}
+        has_own = run.status == "completed" and checkpoint_steps(run.folder)
+        starts = [path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)]
         paths = [
             (run.meta.get("source") or {}).get("path"),
-            *(path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)),
+            *(starts if by_old_starts or not has_own else ()),
             _learnt_from(run.folder),
         ]
         for text in paths:

@@ -98,6 +98,25 @@ def test_old_runs_are_deleted_by_their_age_whatever_their_status(command, runs):
     assert (runs / "new").exists()
 
 
+def test_of_a_chain_of_warm_starts_old_runs_are_deleted_and_newer_ones_have_their_own_weights(
+    command, runs
+):
+    days = [checkpoint(make_run(runs / "day-0"))]
+    for n in range(1, 4):
+        identity = {"checkpoint.init_from": str(days[-1])}
+        days.append(make_run(runs / f"day-{n}", identity=identity))
+        if n != 2:
+            checkpoint(days[-1])
+    before = time.time() - 8 * 86400
+    for day in days[:2]:
+        for path in [*day.iterdir(), day]:
+            os.utime(path, (before, before))
+    assert "day-0" not in command("clean", "--yes")[1]
+    out = command("clean", "--older-than", "7d", "--yes")[1]
+    assert "day-1: day-2 builds on it" in out, "day-2 has no checkpoint of its own"
+    assert sorted(p.name for p in runs.iterdir()) == ["day-1", "day-2", "day-3"]
+
+
 def test_links_are_not_followed_and_other_folders_not_touched(command, runs, tmp_path):
     elsewhere = make_run(tmp_path / "elsewhere", status="failed")
     bad = make_run(runs / "bad", status="failed")
