@@ -43,11 +43,12 @@ def make_parser() -> VerbParser:
     parser = VerbParser(
         "apply",
         "Write a new exported model: MODEL with the changes of the deltas, which are applied in\n"
-        "the given order. Each must start from the version before it. The result equals a full\n"
-        "export of the last delta's checkpoint, to the last bit; nothing is compiled again.",
+        "the order of their versions. Each must start from the version before it. The result\n"
+        "equals a full export of the last delta's checkpoint, to the last bit; nothing is\n"
+        "compiled again.",
         examples=("apply model delta-1 delta-2 --out newer",),
     )
-    parser.add_words("folders", "MODEL DELTA...", "an exported model, then deltas in their order")
+    parser.add_words("folders", "MODEL DELTA...", "an exported model, then its deltas")
     parser.add_value("--out", "NEW", "the folder to write; must not exist")
     parser.add_switch(
         "--trust-native-code", "run the model's machine code (aoti) for its example rows"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,13 @@ _ANEW = ("files", "version", "format_version")  # keys of a manifest that are wr
 def apply_deltas(
     model: Path | str, deltas: Sequence[Path | str], out: Path, *, trust_native_code: bool = False
 ) -> Artifact:
-    """Write an artifact with the weights and transforms after all deltas, in their order.
+    """Write an artifact with the weights and transforms after all deltas.
 
     Weights are bit-equal to those of a whole export of the last delta's checkpoint.
 
     Args:
         model: the whole artifact that is the base of the first delta.
-        deltas: the base of each is the version of the one before.
+        deltas: in any order; each but the first is on the version of another one.
         out: the folder to write, which must not exist.
         trust_native_code: whether machine code may be run, for `example.npz`.
 
@@ -64,8 +64,7 @@ def apply_deltas(
     artifact, opened = base, []
     weights = read_artifact_weights(base)
     changed: set[str] = set()
-    for path in deltas:
-        delta = open_delta(path)
+    for delta in in_order([open_delta(path) for path in deltas], base.version):
         delta.check_base(artifact)
         new = delta.changed_weights(base.graphs, weights)
         weights |= new
@@ -90,6 +89,19 @@ def apply_deltas(
             write_queries(folder, scorer, read_query_rows(base))
             write_manifest(folder, facts, artifact.version)
     return open_artifact(out)
+
+
+def in_order(deltas: Sequence[Delta], version: str) -> Iterator[Delta]:
+    """Yield deltas so that each is on the version of the one before, as far as there is one.
+
+    Their names do not tell it, since steps begin anew with each run that delivers.
+    """
+    left = list(deltas)
+    while left:
+        delta = next((d for d in left if d.base == version), left[0])
+        left.remove(delta)
+        yield delta
+        version = delta.version
 
 
 def _copy_others(base: Artifact, deltas: Sequence[Delta], folder: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
+from runner.serving.apply import in_order
 from runner.serving.artifact import delta
 from runner.serving.artifact.delta import DeltaFolder, next_delta, open_delta
 from runner.serving.scorer import Scorer
@@ -125,6 +126,15 @@ def test_a_delta_on_another_version_is_refused_with_both_named(delivered, tmp_pa
     scorer.apply_delta(tmp_path / "deliveries" / "delta-001")
     assert (scorer.version, next_delta(scorer, tmp_path / "deliveries")) == (third, None)
     assert next_delta(scorer, tmp_path / "nothing") is None
+
+
+def test_deltas_are_applied_in_the_order_of_their_versions_whatever_their_names(delivered):
+    """Steps begin anew with each run, so that names do not ascend."""
+    found = [open_delta(path) for path in sorted(delivered.folder.glob("delta-*"))[:4]]
+    first = next(iter(delivered.answers))
+    assert list(in_order([found[n] for n in (2, 3, 0, 1)], first)) == found
+    gap = list(in_order([found[n] for n in (3, 2, 0)], first))  # 1 is missing: 3 is refused
+    assert gap == [found[0], found[3], found[2]]
 
 
 def test_a_damaged_delta_changes_nothing(delivered, tmp_path):
