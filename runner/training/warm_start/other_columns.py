@@ -1,4 +1,4 @@
-"""Finds weights of a warm start that belong to other columns than in the source.
+"""Finds weights of a warm start that belong to other columns or scales than in the source.
 
 The columns of a matrix have no names, only positions: two labels that change places get each
 other's last layer, since its shape is the same.
@@ -10,9 +10,44 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 
+import numpy as np
+
 from runner.data.columns.schema_file import parse_schema
 from runner.data.columns.schema_yaml import read_schema_file
+from runner.data.core.fitted import FittedTransforms
 from runner.models.layers.embedding import LINEAR_SUFFIX
+
+_CLOSE = 0.01  # of the deviation, or of a boundary: smaller changes are not told
+
+
+def describe_refitted(ours: FittedTransforms, theirs: FittedTransforms) -> Iterator[str]:
+    """Yield a line if numbers or buckets are fitted to other rows than in the source.
+
+    The weights that are taken have learnt from numbers of the source's scale.
+
+    Args:
+        ours: the transforms of this run.
+        theirs: those of the source.
+    """
+    changed = []
+    for name, (mean, deviation) in ours.moments.items():
+        old_mean, old_deviation = theirs.moments.get(name, (mean, deviation))
+        moved = max(abs(mean - old_mean), abs(deviation - old_deviation))
+        if moved > _CLOSE * old_deviation:
+            changed.append(
+                f"{name} (mean {mean:.4g} and deviation {deviation:.4g} here, "
+                f"{old_mean:.4g} and {old_deviation:.4g} there)"
+            )
+    for name, ends in ours.boundaries.items():
+        old = theirs.boundaries.get(name, ends)
+        if len(ends) != len(old) or not np.allclose(ends, old, rtol=_CLOSE):
+            changed.append(f"{name} (buckets)")
+    if changed:
+        yield (
+            f"fitted to the rows of this run, so that its scores differ from the source's from the "
+            f"start: {', '.join(changed)}; dataset.learnt=SOURCE/data keeps the source's, and its "
+            "vocabularies"
+        )
 
 
 def describe_other_columns(schema: object, source: Path, taken: Collection[str]) -> Iterator[str]:

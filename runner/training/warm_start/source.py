@@ -24,6 +24,7 @@ from runner.training.job import Job
 from runner.training.state import GROWING_PREFIX
 from runner.training.update.growing_ids import GrowingIds
 from runner.training.warm_start.id_forms import read_id_forms
+from runner.training.warm_start.other_columns import describe_refitted
 
 TABLES_PREFIX, DENSE_PREFIX = "tables/", "dense/"  # before the names of weights in a checkpoint
 
@@ -58,6 +59,7 @@ class WarmStartSource:
     # of ids, see `read_id_forms`
     own_forms: Mapping[str, set[str]] = field(default_factory=dict)
     source_forms: Mapping[str, set[str]] = field(default_factory=dict)
+    refitted: tuple[str, ...] = ()  # see `describe_refitted`
 
     @classmethod
     def open(cls, job: Job, path: Path) -> WarmStartSource:
@@ -67,14 +69,18 @@ class WarmStartSource:
         check_run_files(run)
         with tempfile.TemporaryDirectory() as folder:
             job.dataset.save_fitted_transforms(Path(folder))
-            ours = _vocabularies(Path(folder))
+            fitted = _load_transforms(Path(folder))
             schema = job.config.get("dataset", {}).get("schema")
             own_forms = read_id_forms(schema, Path(folder))
         shapes = tensor_shapes(saved)
-        theirs = _vocabularies(run / "data") | _growing_values(saved, shapes)
+        fitted_there = _load_transforms(run / "data")
+        refitted = tuple(describe_refitted(fitted, fitted_there))
+        ours = _vocabularies(fitted)
+        theirs = _vocabularies(fitted_there) | _growing_values(saved, shapes)
         file = run / "data" / SCHEMA_FILE
         forms = read_id_forms(file, run / "data")
-        return cls(saved, shapes, ours, theirs, job.context.growing, file, own_forms, forms)
+        growing = job.context.growing
+        return cls(saved, shapes, ours, theirs, growing, file, own_forms, forms, refitted)
 
     def map_rows(self, name: str, other: str, num_ours: int, num_theirs: int) -> RowMap | None:
         """Return for each row of our table the row of the source that it takes; None: the same row.
@@ -172,11 +178,17 @@ def is_table_weight(name: str) -> bool:
     return name.startswith(TABLES_PREFIX) and name.endswith("/weight")
 
 
-def _vocabularies(folder: Path) -> dict[str, ValueRows]:
+def _load_transforms(folder: Path) -> FittedTransforms:
     if not (folder / FITTED_FILE).exists():
-        return {}
-    found = FittedTransforms.load(folder).vocabularies
-    return {t: ValueRows(v, FIRST_VALUE_ID + np.arange(len(v))) for t, v in found.items()}
+        return FittedTransforms()
+    return FittedTransforms.load(folder)
+
+
+def _vocabularies(fitted: FittedTransforms) -> dict[str, ValueRows]:
+    return {
+        table: ValueRows(values, FIRST_VALUE_ID + np.arange(len(values)))
+        for table, values in fitted.vocabularies.items()
+    }
 
 
 def _growing_values(saved: Checkpoint, names: Iterable[str]) -> dict[str, ValueRows]:

@@ -129,6 +129,7 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
         )
     schema = job.config.get("dataset", {}).get("schema")
     lines += [f"  {line}" for line in describe_other_columns(schema, source.schema_file, taken)]
+    lines += [f"  {line}" for line in source.refitted]
     averages, average_lines = _match_averages(job, source, taken)
     matched = {n: (ours[n], averages.get(n, other)) for n, other in taken.items()}
     copy_matched_tensors(source, matched, row_maps)

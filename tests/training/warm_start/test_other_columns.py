@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from runner.training.warm_start.other_columns import describe_other_columns
+from runner.data.core.fitted import FittedTransforms
+from runner.training.warm_start.other_columns import (
+    describe_other_columns,
+    describe_refitted,
+)
 
 LAYER, LINEAR, TABLE = "dense/top.0.weight", "tables/user:linear/weight", "tables/user/weight"
 
@@ -55,3 +59,19 @@ def test_weights_that_are_taken_by_place_alone_are_told(tmp_path: Path, ours, ta
     assert len(told) == len(says)
     assert all(line.startswith(start) for line, start in zip(told, says))
     assert not list(describe_other_columns(ours, tmp_path / "nothing.yaml", taken))
+
+
+def test_numbers_and_buckets_that_are_fitted_to_other_rows_are_told() -> None:
+    """The weights of a day's warm start read numbers of another scale, and nothing was said."""
+    there = FittedTransforms(
+        moments={"price": [40.0, 20.0], "age": [30.0, 10.0], "gone": [1.0, 1.0]},
+        boundaries={"level": [10.0, 20.0], "same": [10.0, 20.0], "more": [10.0, 20.0]},
+    )
+    ours = FittedTransforms(
+        moments={"price": [44.0, 20.0], "age": [30.05, 10.05], "new": [1.0, 1.0]},
+        boundaries={"level": [10.0, 22.0], "same": [10.05, 20.0], "more": [10.0, 20.0, 30.0]},
+    )
+    (said,) = describe_refitted(ours, there)
+    assert "price (mean 44 and deviation 20 here, 40 and 20 there), level (buckets), more (" in said
+    assert not any(name in said for name in ("age", "same", "new", "gone"))
+    assert not list(describe_refitted(there, there))
