@@ -263,7 +263,8 @@ def _describe_empty_split(
             f"{table.files['train'][0]}: has no rows of the {split} split: these are not "
             "the data of the training, in "
             f"which the splits began by {table.row_split.column}: {listed}; "
-            "dataset.test_path=FILE evaluates all rows of a file"
+            "dataset.test_path=FILE evaluates all rows of a file; to train on these rows, divide "
+            "them otherwise: dataset.split={random: ...}"
         )
     if others:
         listed = ", ".join(map(repr, others))

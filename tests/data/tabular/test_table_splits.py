@@ -449,6 +449,9 @@ def test_a_stranger_s_file_trains_in_two_commands(tmp_path, path, runner):
     done = runner.run(*words[:2], moved, f"hydra.run.dir={tmp_path / 'other'}", env=env).check(2)
     assert "these are not the data of the training" in done.text
     assert "dataset.test_path=FILE evaluates all rows" in done.text
+    learnt = (f"dataset.schema={out}", moved, f"dataset.learnt={tmp_path / 'run' / 'data'}")
+    again = runner.run("dataset=parquet", *learnt, f"hydra.run.dir={tmp_path / 'next'}", env=env)
+    assert "to train on these rows, divide them otherwise" in again.check(2).text
 
 
 @pytest.mark.long
