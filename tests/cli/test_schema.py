@@ -372,6 +372,17 @@ def test_ratings_and_counts_are_no_clicks_with_bad_rows(write, propose, name, va
     assert (f"is 0 or 1 in {share:.1%} of the rows, and else" in shown) == (share > 0.5)
 
 
+def test_few_whole_numbers_of_a_label_are_said_to_be_classes_perhaps(write, propose):
+    """As 0 to 2 of wines and 0 to 9 of digits, which a regression orders."""
+    digits = np.arange(ROWS) % 10
+    _, shown = propose(write(target=digits), "--label", "target")
+    assert "to be predicted; --task classes takes its 10 values for classes" in shown
+    _, shown = propose(write(target=digits % 3), "--label", "target")
+    assert "and 0 of all others; --task classes takes its 3 values for classes" in shown
+    for name, numbers in (("target", np.arange(ROWS) % 12), ("age", digits)):
+        assert "--task classes" not in propose(write(**{name: numbers}), "--label", name)[1]
+
+
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     rng = np.random.default_rng(1)
     path = write(

@@ -29,7 +29,13 @@ from runner.data.proposal.columns.guess_label import (
     label_settings,
     read_binary_labels,
 )
-from runner.data.proposal.columns.guess_roles import FEATURES, TIME_REASON, Role, guess_roles
+from runner.data.proposal.columns.guess_roles import (
+    FEATURES,
+    FEW_VALUES,
+    TIME_REASON,
+    Role,
+    guess_roles,
+)
 from runner.data.proposal.columns.judging_sample import read_number_label, read_numbers
 from runner.data.proposal.columns.label_leaks import (
     LEAK_AUC,
@@ -111,15 +117,15 @@ def choose_labels(
                 + (f", also for {others}: --label {others} trains on them" if others else "")
                 + "; `default: 0` beside it in the YAML takes them as 0"
             )
-        notes += _other_values_note(by_name[name], settings)
-        rows = dict(by_name[name].counts)
         f = by_name[name]
-        is_class = guess_kind(name) == "id" and f.is_whole and f.num_distinct <= MOST_CLASSES
-        if settings == {"type": "regression"} and is_class and hints.task is None:
-            notes.append(
-                f"label {name}: is taken as a number to be predicted; --task classes takes its "
-                f"{f.num_distinct:,} values for classes without an order"
+        rows = dict(f.counts)
+        own = _other_values_note(f, settings)
+        if settings == {"type": "regression"} and hints.task is None and _may_be_classes(f):
+            own = own or [f"label {name}: is taken as a number to be predicted"]
+            own[0] += (
+                f"; --task classes takes its {f.num_distinct:,} values for classes without an order"
             )
+        notes += own
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
                 f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
@@ -132,6 +138,13 @@ def choose_labels(
                 "predicts the number itself"
             )
     return roles, notes
+
+
+def _may_be_classes(f: ColumnStatistics) -> bool:
+    """Tell whether the whole numbers of a label may be classes: by its name, or if they are few."""
+    kind = guess_kind(f.name)
+    most = MOST_CLASSES if kind == "id" else FEW_VALUES
+    return f.is_whole and f.num_distinct <= most and kind != "quantity"
 
 
 def _hint_on_lists(columns: Sequence[ColumnStatistics]) -> str:
