@@ -383,6 +383,17 @@ def test_few_whole_numbers_of_a_label_are_said_to_be_classes_perhaps(write, prop
         assert "--task classes" not in propose(write(**{name: numbers}), "--label", name)[1]
 
 
+def test_a_time_alone_is_learnt_from_by_its_hour(tmp_path, propose):
+    """As the flow of water in each hour, a table of two columns."""
+    hours = np.arange(ROWS) + np.datetime64("2022-03-20T11", "h")
+    pq.write_table(
+        pa.table({"at": hours.astype("M8[s]"), "flow": np.sin(np.arange(ROWS))}),
+        path := str(tmp_path / "x.parquet"),
+    )
+    proposed, _ = propose(path, "--label", "flow")
+    assert list(proposed["categorical"]) == ["at_hour", "at_weekday"]
+
+
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     rng = np.random.default_rng(1)
     path = write(

@@ -143,7 +143,7 @@ def propose_schema(
         uses = use_events(events, columns, missing, written, notes)
         uses = replace(uses, split=by_column.split or uses.split)
     else:
-        roles = _choose_roles(path, format_, sample.table, columns, hints, notes)
+        roles = _choose_roles(format_, sample.table, columns, hints, notes)
         _read_as_integers(roles, written or ())
         time = choose_time(
             sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
@@ -167,6 +167,9 @@ def propose_schema(
             taken=schema.names,
             is_whole=is_whole,
         )
+        is_used = any(role.name in FEATURES for role in uses.roles.values())
+        if not (is_used or uses.more_numbers or uses.more_ids):  # such as the hour of a time
+            raise DataError(_describe_no_feature(path, format_, sample.table, columns, roles))
     return SchemaProposal(
         format_,
         {**_absolute(paths), **uses.split, **_text_places(layout, format_)},
@@ -281,7 +284,6 @@ def _integers_in_other_texts(
 
 
 def _choose_roles(
-    path: str,
     format_: str,
     table: pa.Table,
     columns: Sequence[ColumnStatistics],
@@ -292,7 +294,6 @@ def _choose_roles(
 
     Raises:
         SeveralLabelsError: where several columns look like the label.
-        DataError: where there is no column to learn from.
     """
     roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
     notes += found
@@ -304,22 +305,31 @@ def _choose_roles(
     roles |= find_times_until_event(columns, roles, kept)
     notes += drop_leaks(table, columns, roles, kept)
     roles |= drop_copies(table, columns, roles, kept)
-    if not any(role.name in FEATURES for role in roles.values()):
-        told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
-        shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
-        more = "; is it the right --delimiter?" if table.num_columns == 1 else ""
-        if format_ == "jsonl" and table.num_rows == 1:
-            more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
-        elif objects := [f.name for f in columns if roles[f.name].reason.startswith(OBJECTS)]:
-            name = repr(objects[0])
-            more = (
-                f". With pandas, `t = t.explode({name}, ignore_index=True); t.join("
-                f"pandas.json_normalize(t.pop({name}))).to_parquet('rows.parquet')` makes a row of "
-                "each object, and `python -m runner schema rows.parquet` reads those"
-            )
-        more = more or "".join(f". {note}" for note in describe_texts_of_objects(table, columns))
-        raise DataError(f"{path}: no column to learn from: {shown}{more}")
     return roles
+
+
+def _describe_no_feature(
+    path: str,
+    format_: str,
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    roles: Mapping[str, Role],
+) -> str:
+    """Return an error for a table without a column to learn from, with what may be done."""
+    told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
+    shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
+    more = "; is it the right --delimiter?" if table.num_columns == 1 else ""
+    if format_ == "jsonl" and table.num_rows == 1:
+        more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
+    elif objects := [f.name for f in columns if roles[f.name].reason.startswith(OBJECTS)]:
+        name = repr(objects[0])
+        more = (
+            f". With pandas, `t = t.explode({name}, ignore_index=True); t.join("
+            f"pandas.json_normalize(t.pop({name}))).to_parquet('rows.parquet')` makes a row of "
+            "each object, and `python -m runner schema rows.parquet` reads those"
+        )
+    more = more or "".join(f". {note}" for note in describe_texts_of_objects(table, columns))
+    return f"{path}: no column to learn from: {shown}{more}"
 
 
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
