@@ -253,3 +253,19 @@ def test_every_loop_takes_the_same_configuration(runner, untouched, tmp_path):
         *extra,
         f"hydra.run.dir={tmp_path / 'eval'}",
     ).check()
+
+
+def test_a_start_that_reaches_the_threshold_ends_the_run_without_a_train_row(tmp_path, runner):
+    """As a regression that is right in every row of validation."""
+    rows = "".join(f"{n % 7},{int(n % 7 > 3)}\n" for n in range(700))
+    (tmp_path / "x.csv").write_text(f"x,y\n{rows}")
+    split = "split: {random: {train: 0.8, validation: 0.2}}"
+    (tmp_path / "s.yaml").write_text(f"labels: [y]\ncategorical: [x]\n{split}\n")
+    shown = runner.run(
+        *("dataset=csv", f"dataset.path={tmp_path}/x.csv", f"dataset.schema={tmp_path}/s.yaml"),
+        *("model=wide_and_deep", "checkpoint.init_linear=true", "trainer.max_epochs=1"),
+        *("checkpoint.monitor={metric: validation/log_loss, direction: min}",),
+        *("trainer.early_stop.threshold=0.5", f"hydra.run.dir={tmp_path}/run"),
+    ).text
+    assert "step 0: stopping early: validation/log_loss has reached 0.5" in shown
+    assert "completed at step 0" in shown and "nan" not in shown

@@ -105,7 +105,7 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
     if results:
         apply_plateau_rules(job, state, results)
     state.evaluation_due = False
-    if is_finished(job, state) and state.logged_step != state.step:
+    if is_finished(job, state) and state.logged_step != state.step > 0:  # 0: nothing to log yet
         recorder.log()  # the evaluation has ended the run
     if improved:
         recorder.save()
