@@ -49,6 +49,10 @@ START = " model=wide_and_deep checkpoint.init_linear=true"
 PAIRS = " model.net.pairs=%s model.net.embedding_init=0.01 optimizer.sparse.l2_lookups="
 PAIRS_L2, HISTORY_L2, CLASSES_L2 = "0.02", "0.005", "0.007"
 MONITOR_LOG_LOSS = ' "checkpoint.monitor={metric: validation/log_loss, direction: min}"'
+# No validation shows a log loss near zero: with N rows, all of them right, one wrong row in N is
+# still likely. A run that went on would be surer of each row, and the first wrong one costs more.
+PERFECT = " trainer.early_stop.threshold=%.2g"
+VALIDATION_SHARE = 1 / 8  # of the train rows, in the splits that are proposed
 RANKING_METRICS = ' "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]"'
 FEW_ITEMS = 2048  # all of which can be compared with the right one, as cheaply as samples
 ALL_ITEMS = " model.net.every=true model.net.uniform=0"
@@ -262,6 +266,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more += MEMBERS + (PERIODIC if _has_plain_numbers(proposal) else "")
     if num_rows <= FEW_ROWS:
         more += (FEW_ROWS_STEPS_OF_PAIRS if has_pairs else FEW_ROWS_STEPS) + AVERAGE
+        more += "" if is_regression else PERFECT % (1 / max(2, VALIDATION_SHARE * num_rows))
     elif has_pairs and num_rows <= LARGER_ROWS:
         more += LARGER
     more += REGRESSION_OVERRIDES if is_regression else MONITOR_LOG_LOSS

@@ -394,6 +394,16 @@ def test_a_time_alone_is_learnt_from_by_its_hour(tmp_path, propose):
     assert list(proposed["categorical"]) == ["at_hour", "at_weekday"]
 
 
+def test_few_rows_end_where_no_smaller_log_loss_is_evidence(write, propose):
+    """Rows that validation cannot tell from perfect would only be learnt with more certainty."""
+    click = np.arange(ROWS) % 2
+    assert " trainer.early_stop.threshold=0.01 " in propose(write(click=click))[1]
+    assert (
+        "threshold"
+        not in propose(write(click=click), "--task", "regression", "--label", "click")[1]
+    )
+
+
 def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     rng = np.random.default_rng(1)
     path = write(
