@@ -5,13 +5,18 @@ B batch, N vectors, D their width, P = N (N - 1) / 2 pairs, C rows at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.small_products import multiply_by_numpy, numbers_at_a_time, takes_numpy
+from runner.models.layers.small_products import (
+    has_avx512_openblas,
+    multiply_by_numpy,
+    numbers_at_a_time,
+    takes_numpy,
+    transpose_copy,
+)
 
 ALIGNED = 4  # vectors, for MKL's code for AVX2
 
@@ -55,14 +60,19 @@ class DotInteraction(nn.Module):
         if torch.compiler.is_exporting():  # exports may only contain operators of torch
             pairs_BNN = torch.bmm(x_BND, x_BND.transpose(1, 2))
             return pairs_BNN.flatten(1).index_select(1, self.lower_P)
-        # in a compiled graph one operator: its own loops make an update of DLRM 1.4 times as long
-        dot: Callable[..., Tensor] = _Dot.apply
-        lower_P, num_padded = self.lower_P, x_BND.shape[1]
+        lower_P, num_padded, by_numpy = self.lower_P, x_BND.shape[1], False
         if torch.compiler.is_compiling():
-            dot = _compiled_dot
-        elif torch.is_grad_enabled() and takes_numpy(x_BND, x_BND):  # not in evaluation
-            lower_P, num_padded = self.padded_lower_P, self.num_padded
-        return dot(x_BND, lower_P, self.both_NN, num_padded)
+            # one operator: the compiler's own loops make an update of DLRM 1.4 times as long
+            compiled_BP: Tensor = _compiled_dot(x_BND, lower_P, self.both_NN, num_padded)
+            return compiled_BP
+        if torch.is_grad_enabled() and takes_numpy(x_BND, x_BND):  # not in evaluation
+            by_numpy = has_avx512_openblas()
+            if not by_numpy:
+                lower_P, num_padded = self.padded_lower_P, self.num_padded
+        pairs_BP: Tensor = _Dot.apply(  # type: ignore[no-untyped-call]
+            x_BND, lower_P, self.both_NN, num_padded, by_numpy
+        )
+        return pairs_BP
 
 
 class _Dot(torch.autograd.Function):
@@ -74,20 +84,22 @@ class _Dot(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor, num_padded: int
+        ctx: Any, x_BND: Tensor, lower_P: Tensor, both_NN: Tensor, num_padded: int, by_numpy: bool
     ) -> Tensor:
         ctx.save_for_backward(x_BND, both_NN)
-        return _products(x_BND, lower_P, both_NN, num_padded)
+        return _products(x_BND, lower_P, both_NN, num_padded, by_numpy=by_numpy)
 
     @staticmethod
     def backward(ctx: Any, grad_BP: Tensor) -> tuple[Tensor | None, ...]:
         x_BND, both_NN = ctx.saved_tensors
         if torch.is_grad_enabled():  # gradients of gradients are requested
-            return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), None, None, None
-        return _gradient(grad_BP, x_BND, both_NN), None, None, None
+            return torch.bmm(_both_sides(grad_BP, both_NN), x_BND), *[None] * 4
+        return _gradient(grad_BP, x_BND, both_NN), *[None] * 4
 
 
-def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int) -> Tensor:
+def _products(
+    x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int, *, by_numpy: bool = False
+) -> Tensor:
     """Return the products of all pairs, [B, P], whose indices are `lower_P`.
 
     They are computed in a matrix of `num_padded` vectors, the last of which are zeros.
@@ -102,7 +114,10 @@ def _products(x_BND: Tensor, lower_P: Tensor, _: Tensor, num_padded: int) -> Ten
         if padded_CND is not None:
             padded_CND[: len(part_CND), : x_BND.shape[1]] = part_CND
             part_CND = padded_CND[: len(part_CND)]
-        torch.bmm(part_CND, part_CND.transpose(1, 2), out=part_CNN)
+        if by_numpy:
+            multiply_by_numpy(part_CND, transpose_copy(part_CND), part_CNN)
+        else:
+            torch.bmm(part_CND, part_CND.transpose(1, 2), out=part_CNN)
         torch.index_select(part_CNN.flatten(1), 1, lower_P, out=out_BP[rows])
     return out_BP
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_info
 from torch import Tensor
 
 from runner.models.layers.linear import has_faster_onednn
@@ -16,6 +18,7 @@ from runner.models.layers.linear import has_faster_onednn
 _NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 LARGEST = 1 << 17  # multiplications of a pair
 LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
+AVX512_KERNELS = ("SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5")  # as OpenBLAS names
 
 
 def numbers_at_a_time(device: torch.device) -> int:
@@ -55,6 +58,20 @@ def takes_numpy(left: Tensor, right: Tensor) -> bool:
     )
 
 
+@cache
+def has_avx512_openblas() -> bool:
+    """Return whether NumPy's OpenBLAS runs its code for AVX-512, twice as fast as that for AVX2.
+
+    Older versions have none for AMD's processors, and OPENBLAS_CORETYPE may choose another.
+    """
+    kernels = [
+        library.get("architecture")
+        for library in threadpool_info()
+        if library["internal_api"] == "openblas" and "numpy" in library["filepath"]
+    ]
+    return bool(kernels) and set(kernels) <= set(AVX512_KERNELS)
+
+
 def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     """Return the product of each pair, written into `out` if given; without a gradient."""
     if out is None:
@@ -64,14 +81,26 @@ def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) ->
     return out
 
 
+def transpose_copy(x: Tensor) -> Tensor:
+    """Return a copy of each matrix, transposed, [..., N, M], by which OpenBLAS multiplies faster.
+
+    Args:
+        x: [..., M, N], float32 on a CPU.
+    """
+    return torch.from_numpy(np.ascontiguousarray(x.detach().numpy().swapaxes(-1, -2)))
+
+
 class _PairProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:
         ctx.save_for_backward(left, right)
         (*_, num_rows, num_shared), num_columns = left.shape, right.shape[-1]
-        is_transposed = right.stride(-1) != 1 and max(num_rows, num_columns) > LARGEST_TRANSPOSED
-        if is_transposed or num_shared == 1:  # OpenBLAS is not faster there
+        if num_shared == 1:  # OpenBLAS is not faster there
             return left @ right
+        if right.stride(-1) != 1 and max(num_rows, num_columns) > LARGEST_TRANSPOSED:
+            if not has_avx512_openblas():  # nor there
+                return left @ right
+            right = transpose_copy(right.transpose(-1, -2))
         return multiply_by_numpy(left, right)
 
     @staticmethod

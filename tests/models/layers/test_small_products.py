@@ -12,9 +12,12 @@ from runner.models.layers.dot import DotInteraction
 from runner.models.layers.small_products import multiply_pairs
 
 
-@pytest.fixture(params=[True, False], ids=["numpy", "torch"])
+@pytest.fixture(params=["numpy for AVX-512", "numpy", "torch"])
 def library(request, monkeypatch):
-    monkeypatch.setattr(small_products, "has_faster_onednn", lambda: request.param)
+    is_numpy, has_avx512 = request.param != "torch", request.param == "numpy for AVX-512"
+    monkeypatch.setattr(small_products, "has_faster_onednn", lambda: is_numpy)
+    for module in (small_products, dot):
+        monkeypatch.setattr(module, "has_avx512_openblas", lambda: has_avx512)
     calls = []
     for module in (small_products, dot):
         made = module.multiply_by_numpy
@@ -22,7 +25,7 @@ def library(request, monkeypatch):
             module, "multiply_by_numpy", lambda *a, f=made: calls.append(a) or f(*a)
         )
     yield request.param
-    assert bool(calls) == request.param
+    assert bool(calls) == is_numpy
 
 
 SHAPES = [  # M, K, N, with heads between the rows and the matrices or not
@@ -110,3 +113,18 @@ def test_what_overflows_is_torchs_too_and_brings_no_warning(library):
         warnings.simplefilter("error")
         found = multiply_pairs(left, left.transpose(1, 2))
     torch.testing.assert_close(found, left @ left.transpose(1, 2), equal_nan=True)
+
+
+@pytest.mark.parametrize("kernels", [["SkylakeX"], ["Haswell"], ["SkylakeX", "Haswell"], []])
+def test_only_code_for_avx512_of_numpys_own_library_gets_transposed_copies(kernels, monkeypatch):
+    """That of another library in the process, such as SciPy's, says nothing about NumPy's."""
+    of_numpy = [
+        {"internal_api": "openblas", "architecture": name, "filepath": "/numpy.libs/libopenblas.so"}
+        for name in kernels
+    ]
+    others = [
+        {"internal_api": "openblas", "architecture": "SkylakeX", "filepath": "/scipy.libs/lib.so"},
+        {"internal_api": "mkl", "filepath": "/numpy/libmkl_rt.so"},
+    ]
+    monkeypatch.setattr(small_products, "threadpool_info", lambda: of_numpy + others)
+    assert small_products.has_avx512_openblas.__wrapped__() == (kernels == ["SkylakeX"])
