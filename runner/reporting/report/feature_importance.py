@@ -11,7 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from runner.errors import UserError
-from runner.reporting.report.plotly_curves import COLOURS, Figure, make_figure, to_json_numbers
+from runner.reporting.report.plotly_curves import (
+    COLOURS,
+    LEGEND_ABOVE,
+    Figure,
+    make_figure,
+    to_json_numbers,
+)
 from runner.rundir.readers import as_number, check_shapes, read_optional_json
 
 IMPORTANCE_FILE = "importance.json"
@@ -106,8 +112,9 @@ def importance_figure(facts: Mapping[str, Any]) -> tuple[Figure, str]:
         xaxis={"title": {"text": "share of the largest"}},
         yaxis={"type": "category", "automargin": True},
         barmode="group",
+        legend={**LEGEND_ABOVE, "traceorder": "reversed"},  # as the bars of a feature stand
         height=110 + (14 + 10 * len(traces)) * len(features),
-        margin={"l": 60, "r": 20, "t": 10, "b": 45},
+        margin={"l": 60, "r": 20, "t": 30, "b": 45},
     )
     more = len(facts["features"]) - len(features)
     left_out = f"; {more:,} weaker features are left out" if more else ""

@@ -33,6 +33,8 @@ _DASHES = {"train": {"dash": "dot"}, TRAIN_EVALUATION: {"dash": "dash"}}
 _HEIGHT = 280
 _LINES_APART = 30  # ratio of lines from which on a linear axis would flatten the lower one
 _MOST_LINES = 8
+_NAMES_ABOVE = 4  # in the legend; more are below the figure
+_LEGEND_BELOW = {"orientation": "h", "y": -0.3, "yanchor": "top", "font": {"size": 10}}
 _HEADINGS = {
     GRADIENT_NORM: "norms of gradients",
     "weights/dense": "{} of dense weights",
@@ -51,21 +53,46 @@ def metric_figures(curves: Mapping[str, Curve], *, best: int | None) -> dict[str
         curves: of the run, by `split/metric`.
         best: the step with a line.
     """
-    logs = {n: c for n, c in curves.items() if "/lr/" not in n and not n.startswith(GRADIENT_NORM)}
+    logs = {n: c for n, c in curves.items() if _is_metric(n)}
     names = sorted(dict.fromkeys(n.split("/")[1] for n in logs), key=_order)
     figures = {}
     for name in names:
         chosen = {n: c for n, c in logs.items() if n.split("/")[1] == name}
         for heading, of_scale in _by_scale(name, chosen).items():
             traces = _traces(of_scale)
-            if any(len(t["x"]) > 1 for t in traces):
-                figures[heading] = over_updates(traces, best=best)
+            if any(len(t["x"]) > 1 for t in traces) and any(_drawn(t) for t in traces):
+                figures[heading] = _of_metric(traces, best)
     return figures
+
+
+def undefined_metrics(curves: Mapping[str, Curve]) -> list[str]:
+    """Return the metrics that were logged, but never as a finite number."""
+    values: dict[str, list[float]] = {}
+    for name in filter(_is_metric, curves):
+        values.setdefault(name.split("/")[1], []).extend(curves[name][1])
+    lost = [name for name, ys in values.items() if not any(map(math.isfinite, ys))]
+    return sorted(lost, key=_order)
+
+
+def _is_metric(name: str) -> bool:
+    """Whether a name is of a metric of a split, no rate or norm."""
+    is_other = "/lr/" in name or name.startswith(GRADIENT_NORM)
+    return name.partition("/")[0] in SPLITS and not is_other
+
+
+def _of_metric(traces: list[Figure], best: int | None) -> Figure:
+    figure = over_updates(traces, best=best)
+    names = [t["name"] for t in traces if t["showlegend"]]
+    if len(names) > _NAMES_ABOVE:  # above the lines they would take the place of these
+        legend = {**_LEGEND_BELOW, "y": -0.25, "maxheight": 0.6}
+        figure["layout"] |= {"height": _HEIGHT + 17 * len(names), "legend": legend}
+    return figure
 
 
 def count_parts(run: RunRecord) -> int:
     """Return the number of tasks and slices that a run measured separately."""
-    return len({tuple(name.split("/")[2:]) for name in run.metrics} - {()})
+    names = filter(_is_metric, run.metrics)
+    return len({tuple(name.split("/")[2:]) for name in names} - {()})
 
 
 def _traces(curves: Mapping[str, Curve]) -> list[Figure]:
@@ -227,8 +254,7 @@ def _figure(lines: Mapping[str, Curve]) -> Figure:
         trace["hovertemplate"] = f"%{{y:.4g}} at %{{x:,}}<extra>{trace['name']}</extra>"
     lasts = [_last(lines[name]) for name in highest]
     figure = over_updates(traces, log_y=max(lasts) > _LINES_APART * min(lasts) > 0)
-    legend = {"orientation": "h", "y": -0.3, "yanchor": "top", "font": {"size": 10}}
-    figure["layout"] |= {"height": 400, "legend": legend}
+    figure["layout"] |= {"height": 400, "legend": _LEGEND_BELOW}
     return figure
 
 

@@ -105,7 +105,7 @@ def data_section(data: Mapping[str, Any], calibration: Calibration, findings: Se
     for name in ("dense", "sparse", "sequences"):
         features = data.get(name) or []
         if features:
-            parts.append((f"{name} features", f"{len(features):,}"))
+            parts.append((f"{name.removesuffix('s')} features", f"{len(features):,}"))
     features = [*(data.get("sparse") or []), *(data.get("sequences") or [])]
     tables = {f["table"]: f["num_rows"] for f in features}
     parts.append(("ids in all tables", f"{sum(tables.values()):,}"))

@@ -27,6 +27,7 @@ from runner.reporting.report.plotly_run import (
     metric_figures,
     norm_figures,
     throughput_figure,
+    undefined_metrics,
 )
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_data import data_section, drift_section, read_data_facts
@@ -57,7 +58,11 @@ def make_run_page(run: RunRecord) -> Page:
     if below := _yardstick(run).get("below"):
         page.add_section("Worse than the baseline", f"<p>{escape(below)}</p>", css_class="warn")
     curves, calibration = read_curves(run), read_calibration(run)
-    if body := page.add_grid(metric_figures(curves, best=run.best_step)):
+    body, lost = (
+        page.add_grid(metric_figures(curves, best=run.best_step)),
+        undefined_metrics(curves),
+    )
+    if body or lost:
         best = "; the dotted vertical line marks the best step" if run.best_step is not None else ""
         parts = count_parts(run)
         of_parts = (
@@ -65,6 +70,8 @@ def make_run_page(run: RunRecord) -> Page:
         )
         if parts >= len(COLOURS):
             of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
+        if lost:
+            of_parts += f" Never a finite number, and not drawn: {escape(', '.join(lost))}."
         note = (
             f'<p class="note">A train point is the mean since the previous one{best}.{of_parts}</p>'
         )
@@ -73,7 +80,11 @@ def make_run_page(run: RunRecord) -> Page:
     others = {"Learning rate": lr_figure(curves), "Examples a second": throughput_figure(run)}
     drawn = {heading: figure for heading, figure in others.items() if figure}
     page.add_section("Learning rate and speed", page.add_grid(drawn))
-    page.add_section("Norms and activations", page.add_grid(norm_figures(curves)))
+    norms = page.add_grid(norm_figures(curves))
+    note = (
+        '<p class="note">Of many lines the eight that end highest are drawn.</p>' if norms else ""
+    )
+    page.add_section("Norms and activations", note + norms)
     page.add_section("Calibration", calibration_section(page, calibration))
     page.add_section("Predictions by label", predictions_section(page, calibration))
     page.add_section("Rows with the largest loss", hardest_section(run))

@@ -71,8 +71,10 @@ def test_a_constant_rate_is_drawn_on_a_scale_of_its_own_size(tmp_path):
 def test_the_mean_length_of_a_feature_is_rounded_for_people(tmp_path):
     run = make_run(tmp_path / "run")
     feature = {"name": "genres", "table": "genres", "num_rows": 18, "length": 2.099159686607759}
-    (run / "data.json").write_text(json.dumps({"num_rows": {}, "sparse": [feature]}))
-    assert ">2.099<" in "".join(make_run_page(find_runs([run]).runs[0]).parts)
+    data = {"num_rows": {}, "sparse": [feature], "sequences": [{**feature, "name": "history"}]}
+    (run / "data.json").write_text(json.dumps(data))
+    text = "".join(make_run_page(find_runs([run]).runs[0]).parts)
+    assert ">2.099<" in text and "sequence features<" in text
 
 
 @pytest.mark.long

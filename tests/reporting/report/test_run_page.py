@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.errors import UserError
+from runner.reporting.report.feature_importance import importance_figure
 from runner.reporting.report.find import find_runs
 from runner.reporting.report.html import Page
 from runner.reporting.report.run_page import make_run_page
@@ -72,6 +73,29 @@ def test_norms_are_figures_of_their_own_and_no_rows_of_the_results(tmp_path):
     assert "<td>p3</td>" not in text and "gradient_norm/p3" not in text
     lines = next(f for f in page.figures.values() if f["data"][0]["name"] == "p11")["data"]
     assert [t["name"] for t in lines] == [f"p{n}" for n in range(11, 3, -1)]  # the highest eight
+    assert "Of many lines the eight that end highest are drawn" in text
+    assert "tasks and slices" not in text and "Dotted curves" not in text  # norms are neither
+
+
+def test_metrics_that_were_never_a_number_are_named_and_have_no_empty_figure(tmp_path):
+    run = make_run(tmp_path / "run", auc="NaN")
+    rows = [{"split": "validation", "step": s, "auc": "NaN", "loss": 0.5} for s in (10, 20)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = page_of(run).body()
+    assert "Never a finite number, and not drawn: auc.<" in text
+    assert "loss</h3>" in text and "auc</h3>" not in text
+
+
+def test_names_of_many_slices_are_below_their_lines_and_do_not_take_their_room(tmp_path):
+    run = make_run(tmp_path / "run")
+    for places, is_below in ((("Rome", "Oslo"), False), ("abcdefgh", True)):
+        slices = {f"auc/city={place}": 0.6 for place in places}
+        rows = [{"split": "validation", "step": step, **slices} for step in (10, 20)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        [figure] = page_of(run).figures.values()
+        layout = figure["layout"]
+        assert (layout["legend"]["y"] < 0) == is_below
+        assert layout["height"] - 17 * len(slices) * is_below == 280
 
 
 def test_features_are_listed_by_drift_and_other_shapes_are_damage(tmp_path):
@@ -131,3 +155,10 @@ def test_bins_that_are_no_numbers_are_gaps_and_other_shapes_of_a_calibration_are
         path.write_text(json.dumps({"test": split}))
         with pytest.raises(UserError, match=rf"calibration\.json: damaged: .*{told}"):
             page_of(run)
+
+
+def test_methods_of_many_features_are_named_above_their_bars():
+    features = [{"name": f"C{n}", "first_order": 0.1, "permuted": 0.2} for n in range(40)]
+    figure, _ = importance_figure({"features": features, "metric": "auc", "rows": 9, "split": "x"})
+    assert figure["layout"]["legend"]["yanchor"] == "bottom"
+    assert figure["layout"]["legend"]["y"] > 1
