@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _HERE = Path(__file__).parent
-_AXIS_WIDTH = 90  # pixels of an axis of parallel coordinates, below which names overlap
+_AXIS_WIDTH = 80  # pixels of an axis of parallel coordinates, below which names overlap
 _BREAKS, _BREAK = re.compile(r"(?<=[/._])"), "<wbr>"  # places where a long heading may fold
 
 
@@ -43,10 +43,12 @@ class Page:
         name = f"f{len(self.figures)}"
         self.figures[name] = figure
         head = f"<h3>{escape(heading)}</h3>" if heading else ""
-        height = figure["layout"].get("height", 400)
+        layout = figure["layout"]
+        height = layout.get("height", 400)
         # A fixed height avoids jumps while the page is drawn.
         axes = max((len(trace.get("dimensions", ())) for trace in figure["data"]), default=0)
-        least_width = _AXIS_WIDTH * axes
+        beside = layout["margin"]["l"] + layout["margin"]["r"]
+        least_width = _AXIS_WIDTH * (axes - 1) + beside if axes else 0
         said = escape(f"Figure: {heading or describe_figure(figure)}")
         place = (
             f'<div id="{name}" data-figure="{name}" role="figure" aria-label="{said}" '

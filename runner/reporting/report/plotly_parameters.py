@@ -19,8 +19,10 @@ from runner.reporting.report.plotly_curves import (
 from runner.reporting.report.records import RunRecord, format_setting
 from runner.rundir.readers import finite_or_none, parse_number
 
-COLOUR_SCALE = [[0, "#fde68a"], [0.5, "#34d399"], [1, "#1e3a8a"]]  # light is worse, dark is better
+# amber is worse, blue is better: seen on light and on dark pages
+COLOUR_SCALE = [[0, "#fbbf24"], [0.5, "#10b981"], [1, "#2563eb"]]
 _MAX_TICKS = 8
+_LEVEL_NAMES = 7  # axes; the names of more are written at an angle, or they would overlap
 _TICK_LENGTH = 6  # characters of a value of a grid
 
 
@@ -89,7 +91,7 @@ def effect_figure(runs: Sequence[RunRecord], key: str, metric: str) -> Figure:
         [x for x, _ in medians],
         [y for _, y in medians],
         line={"color": "#94a3b8", "width": 1.5},
-        marker={"symbol": "line-ew-open", "size": 16, "color": "#0f172a"},
+        marker={"symbol": "line-ew-open", "size": 16, "color": "#64748b"},
         hovertemplate="median %{y:.5g}<extra></extra>",
         showlegend=False,
     )
@@ -130,9 +132,11 @@ def parallel_coordinates(
     # Names of the first axis are outside the drawing area, which would clip them.
     longest = max((len(str(text)) for text in axes[0].get("ticktext", ())), default=0)
     left = max(90, 20 + 7 * longest)
+    is_crowded = len(axes) > _LEVEL_NAMES
     trace = {
         "type": "parcoords",
         "dimensions": axes,
+        "labelangle": -20 if is_crowded else 0,
         "line": {
             "color": values,
             "colorscale": COLOUR_SCALE,
@@ -143,7 +147,8 @@ def parallel_coordinates(
         "labelfont": {"size": 12},
         "tickfont": {"size": 11},
     }
-    return make_figure([trace], height=420, margin={"l": left, "r": 40, "t": 60, "b": 30})
+    top, right = (110, 60) if is_crowded else (60, 40)
+    return make_figure([trace], height=420, margin={"l": left, "r": right, "t": top, "b": 30})
 
 
 def _axis(label: str, raw: Sequence[Any]) -> Figure:

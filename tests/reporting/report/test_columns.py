@@ -24,7 +24,11 @@ from runner.reporting.report.importance import (
 )
 from runner.reporting.report.leaderboard import group_by_settings
 from runner.reporting.report.overview import make_overview
-from runner.reporting.report.plotly_parameters import effect_figure, parallel_coordinates
+from runner.reporting.report.plotly_parameters import (
+    COLOUR_SCALE,
+    effect_figure,
+    parallel_coordinates,
+)
 from runner.reporting.report.write import make_report
 from tests.reporting.report.run_directories import make_grid, make_run
 
@@ -269,3 +273,25 @@ def test_names_of_the_first_axis_have_room_beside_the_lines(tmp_path):
     assert figure is not None
     assert figure["data"][0]["dimensions"][0]["ticktext"] == ["adam", "partial_rowwise_adam"]
     assert figure["layout"]["margin"]["l"] >= 7 * len("partial_rowwise_adam")
+
+
+def test_names_of_many_axes_are_written_at_an_angle(grid):
+    for count, angle in ((6, 0), (7, -20)):
+        keys = [f"trainer.key_{n}" for n in range(count)]
+        figure = parallel_coordinates(grid, keys, "validation/auc", "max")
+        assert figure is not None and figure["data"][0]["labelangle"] == angle
+
+
+def test_best_runs_and_medians_stand_out_on_a_light_and_on_a_dark_page(grid):
+    """By a contrast above 2.8 with the cards of page.css."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    bars = effect_figure(grid, "optimizer", "validation/auc")["data"][1]["marker"]["color"]
+    for colour in (COLOUR_SCALE[-1][1], bars):
+        for card in ("#ffffff", "#1e293b"):
+            low, high = sorted((light(colour), light(card)))
+            assert (high + 0.05) / (low + 0.05) > 2.8
