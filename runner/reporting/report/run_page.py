@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from runner.reporting.report.html import (
     render_table,
     status_cell,
 )
-from runner.reporting.report.plotly_curves import COLOURS, read_curves
+from runner.reporting.report.plotly_curves import COLOURS, Curve, read_curves
 from runner.reporting.report.plotly_run import (
     count_parts,
     lr_figure,
@@ -58,33 +58,14 @@ def make_run_page(run: RunRecord) -> Page:
     if below := _yardstick(run).get("below"):
         page.add_section("Worse than the baseline", f"<p>{escape(below)}</p>", css_class="warn")
     curves, calibration = read_curves(run), read_calibration(run)
-    body, lost = (
-        page.add_grid(metric_figures(curves, best=run.best_step)),
-        undefined_metrics(curves),
-    )
-    if body or lost:
-        best = "; the dotted vertical line marks the best step" if run.best_step is not None else ""
-        parts = count_parts(run)
-        of_parts = (
-            " Dotted curves are of the train rows, single points of the test rows." if parts else ""
-        )
-        if parts >= len(COLOURS):
-            of_parts += f" The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn."
-        if lost:
-            of_parts += f" Never a finite number, and not drawn: {escape(', '.join(lost))}."
-        note = (
-            f'<p class="note">A train point is the mean since the previous one{best}.{of_parts}</p>'
-        )
-        page.add_section("Curves", note + body)
+    page.add_section("Curves", _curves(page, run, curves))
     page.add_section("Compared with the run it started from", parent_section(page, run, curves))
     others = {"Learning rate": lr_figure(curves), "Examples a second": throughput_figure(run)}
     drawn = {heading: figure for heading, figure in others.items() if figure}
     page.add_section("Learning rate and speed", page.add_grid(drawn))
-    norms = page.add_grid(norm_figures(curves))
-    note = (
-        '<p class="note">Of many lines the eight that end highest are drawn.</p>' if norms else ""
-    )
-    page.add_section("Norms and activations", note + norms)
+    if norms := page.add_grid(norm_figures(curves)):
+        note = '<p class="note">Of many lines the eight that end highest are drawn.</p>'
+        page.add_section("Norms and activations", note + norms)
     page.add_section("Calibration", calibration_section(page, calibration))
     page.add_section("Predictions by label", predictions_section(page, calibration))
     page.add_section("Rows with the largest loss", hardest_section(run))
@@ -156,6 +137,20 @@ def _results(run: RunRecord) -> str:
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
     return note + "".join(tables) + below
+
+
+def _curves(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> str:
+    body = page.add_grid(metric_figures(curves, best=run.best_step))
+    lost, parts = undefined_metrics(curves), count_parts(run)
+    best = "; the dotted vertical line marks the best step" if run.best_step is not None else ""
+    notes = [f"A train point is the mean since the previous one{best}."] if body else []
+    if body and parts:
+        notes.append("Dotted curves are of the train rows, single points of the test rows.")
+    if body and parts >= len(COLOURS):
+        notes.append(f"The first {len(COLOURS) - 1} of {parts} tasks and slices are drawn.")
+    if lost:
+        notes.append(f"Never a finite number, and not drawn: {', '.join(lost)}.")
+    return f'<p class="note">{escape(" ".join(notes))}</p>{body}' if notes else ""
 
 
 def _result_lines(run: RunRecord) -> list[str]:
