@@ -154,7 +154,10 @@ def _runs(board: Leaderboard, links: Links) -> str:
     hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1], *board.secondary_objectives}
     left_out = len(board.metrics) - len(metrics)
     more = f'<p class="note">{left_out:,} further metrics are in the result.json of each run.</p>'
-    return render_table_tools(header, hidden) + table + more * bool(left_out)
+    told = f"* on the front: no completed run is better in {metrics[0]} or "
+    told += f"{', '.join(board.secondary_objectives)} without being worse in another of them."
+    marked = f'<p class="note">{escape(told)}</p>' if board.secondary_objectives else ""
+    return marked + render_table_tools(header, hidden) + table + more * bool(left_out)
 
 
 def _best_value(board: Leaderboard, name: str, fewest: int = 1) -> float | None:
@@ -200,6 +203,8 @@ def _curves(page: Page, board: Leaderboard) -> str:
     parts = []
     if others:
         parts.append(f"the {MAX_COLOURED} best settings in colours, others in grey")
+    elif any(finite_or_none(r.metrics.get(board.monitor[0])) is not None for r in rest):
+        parts.append("runs that did not complete in grey")
     if any(len(s.runs) > 1 for s in top):
         parts.append("a line is the mean over seeds, its band one standard deviation")
     if num_drawn < len([r for r in board.runs if r.meta]):

@@ -24,6 +24,7 @@ from runner.reporting.report.importance import (
 )
 from runner.reporting.report.leaderboard import group_by_settings
 from runner.reporting.report.overview import make_overview
+from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_parameters import (
     COLOUR_SCALE,
     effect_figure,
@@ -186,6 +187,7 @@ def test_a_report_of_a_search_shows_its_pareto_front_and_all_objectives(tmp_path
     make_report([sweep])
     page = (sweep / "report.html").read_text()
     assert ">front<" in page and page.count(">*</td>") == 2
+    assert "* on the front: no completed run is better in validation/auc or active_s" in page
     by_test = make_overview(selection, "x", sort="test/auc").board.runs
     assert [r.label for r in by_test] == ["a", "b", "c"]
 
@@ -295,3 +297,10 @@ def test_best_runs_and_medians_stand_out_on_a_light_and_on_a_dark_page(grid):
         for card in ("#ffffff", "#1e293b"):
             low, high = sorted((light(colour), light(card)))
             assert (high + 0.05) / (low + 0.05) > 2.8
+
+
+def test_grey_curves_of_a_search_that_stops_jobs_are_explained(tmp_path):
+    for name, status in (("a", "completed"), ("bb", "pruned")):
+        make_run(tmp_path / name, status=status, identity={"optimizer.dense.lr": len(name)})
+    page = make_overview_page(make_overview(find_runs([tmp_path]), "asha"), FileLinks(tmp_path))
+    assert "Runs that did not complete in grey." in page.body()
