@@ -24,6 +24,7 @@ from runner.rundir.readers import (
 )
 from runner.rundir.run_files import read_result
 
+_BLANKS = re.compile(r"(?<=[,:{\[])\s+|\s+(?=[}\]])")  # between the parts of a mapping or a list
 # Overrides of these keys do not affect how a run was made.
 _IGNORED_OVERRIDES = ("hydra", "name", "run", "launcher", "search", "tracker", "experiments")
 # The global batch size, which is part of the identity, replaces these overrides.
@@ -150,7 +151,8 @@ def settings_from_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
         top = key.replace("/", ".").split(".")[0]
         ignored = top in _IGNORED_OVERRIDES or key in _IMPLIED_OVERRIDES
         if equals and key not in settings and not ignored:
-            settings[key] = value
+            # a sweep writes `{train:64,test:8}` what a person writes `{train: 64, test: 8}`
+            settings[key] = _BLANKS.sub("", value) if value[:1] in ("{", "[") else value
     return settings
 
 

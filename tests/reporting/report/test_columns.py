@@ -304,3 +304,13 @@ def test_grey_curves_of_a_search_that_stops_jobs_are_explained(tmp_path):
         make_run(tmp_path / name, status=status, identity={"optimizer.dense.lr": len(name)})
     page = make_overview_page(make_overview(find_runs([tmp_path]), "asha"), FileLinks(tmp_path))
     assert "Runs that did not complete in grey." in page.body()
+
+
+def test_blanks_in_a_mapping_make_no_other_setting(tmp_path):
+    words = ("{train: 64, test: 8}", "{train:64,test:8}", "{ train: 64,test: 8 }", "'a, b'")
+    for number, word in enumerate(words):
+        make_run(tmp_path / str(number), overrides=[f"dataset.rows={word}"])
+    runs = find_runs([tmp_path]).runs
+    assert varying_settings(runs[:3]) == []
+    assert varying_settings(runs) == ["dataset.rows"]
+    assert runs[3].settings["dataset.rows"] == "'a, b'"
