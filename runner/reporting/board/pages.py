@@ -147,7 +147,11 @@ def _running(page: Page, run: RunRecord) -> str:
 def _failed(runs: Sequence[RunRecord]) -> str:
     failed = [run for run in runs if run.status in ("failed", "incomplete")][:_FAILED_SHOWN]
     rows = [
-        [link_cell(LINKS.run(r), r.label), Cell(r.error or "", css_class="wide"), _log_cell(r)]
+        [
+            link_cell(LINKS.run(r), r.label, "wide"),
+            Cell(r.error or "", css_class="wide"),
+            _log_cell(r),
+        ]
         for r in failed
     ]
     return render_table(["run", "last line", "log"], rows) if rows else ""

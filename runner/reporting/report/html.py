@@ -209,9 +209,11 @@ def status_cell(status: str) -> Cell:
     return Cell(f'<span class="pill {escape(status)}">{escape(status)}</span>', is_html=True)
 
 
-def link_cell(address: str, text: str) -> Cell:
-    """Return a cell with a link, sorted by its text."""
-    return Cell(f'<a href="{escape(address)}">{escape(text)}</a>', is_html=True)
+def link_cell(address: str, text: str, css_class: str = "") -> Cell:
+    """Return a cell with a link, sorted by its text; cut where it is long and no cell of `wide`."""
+    return Cell(
+        f'<a href="{escape(address)}">{escape(text)}</a>', css_class=css_class, is_html=True
+    )
 
 
 def render_facts(pairs: Iterable[tuple[str, str]]) -> str:

@@ -75,6 +75,7 @@ def test_it_lists_runs_sweeps_and_what_failed_with_its_last_line(browser, root):
     (grid / "leaderboard.csv").write_text("folder,status,validation/auc\n")
     text = browser.page("/")
     assert "RuntimeError: out of rows" in text
+    assert '<td class="wide"><a href="/run?run=bad">bad</a>' in text  # a long name is whole
     assert "12 completed" in text  # jobs of the sweep, which are not among the runs
     assert text.count('type="checkbox" name="run"') == 2
     assert "Over seeds" in browser.page(f"/sweep?sweep={quote(str(grid))}")
