@@ -110,6 +110,13 @@ def test_a_browser_shows_every_page_on_a_phone_and_finds_accumulate(site, addres
             width = page.evaluate("document.documentElement.scrollWidth")
             if width > 390:
                 problems.append((file.name, f"{width} pixels wide"))
+        page.goto(f"{address}/training.html")
+        for wide in (740, 1000, 1060, 1200, 1366, 1440, 1600):  # of tablets and laptops
+            page.set_viewport_size({"width": wide, "height": 844})
+            width = page.evaluate("document.documentElement.scrollWidth")
+            if width > wide:
+                problems.append(("training.html", f"{width} pixels wide of {wide}"))
+        page.set_viewport_size({"width": 390, "height": 844})
         assert not problems
 
         page.goto(f"{address}/search.html?q=accumulate")
