@@ -98,6 +98,7 @@ def test_pictures_show_the_curve(command, tmp_path):
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in itertools.pairwise(points)]
     assert slopes == pytest.approx([slopes[0]] * 99, rel=0.05) and slopes[0] > 0, "it falls evenly"
     html = (tmp_path / "curve.html").read_text()
+    assert "<head><title>linear: rate / full rate over 100 updates" in html
     start = html.index("[", html.rindex("Plotly.newPlot("))
     [trace], end = json.JSONDecoder().raw_decode(html, start)
     layout, _ = json.JSONDecoder().raw_decode(html, html.index("{", end))

@@ -6,9 +6,14 @@ SVG, so matplotlib writes these. Each is imported when it is used.
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from plotly import graph_objects
 
 COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df", "#bf3989", "#6e7781")
 CHART_SUFFIXES = (".png", ".svg", ".html")  # suffixes of files that a chart can be written to
@@ -84,7 +89,14 @@ def _write_page(chart: Chart, path: Path) -> None:
         {"title": chart.title, "xaxis": {"title": chart.x_label}, "yaxis": {"rangemode": "tozero"}},
     )
     figure.update_layout(colorway=COLOURS, showlegend=True, template="plotly_white")
-    figure.write_html(path)
+    path.write_text(whole_page(figure), encoding="utf-8")
+
+
+def whole_page(figure: graph_objects.Figure) -> str:
+    """Return a page of one figure, which needs no network; a browser names it by its title."""
+    title = html.escape(figure.layout.title.text)
+    page: str = figure.to_html()
+    return page.replace("<head>", f"<head><title>{title}</title>", 1)
 
 
 def _write_picture(chart: Chart, path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.reporting.console.chart import whole_page
 from runner.reporting.console.format import TextTable
 from runner.reporting.console.sparkline import bar
 from runner.rundir.json_files import read_json, write_json, write_text
@@ -99,7 +100,7 @@ def show_report(job: Job, report: TuningReport) -> None:
         },
     )
     path = job.run.dir / f"{report.name}.html"
-    write_text(path, mask_secrets(figure.to_html(include_plotlyjs=True)))
+    write_text(path, mask_secrets(whole_page(figure)))
     job.view.note(f"picture: {path}")
 
 

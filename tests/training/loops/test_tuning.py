@@ -394,6 +394,7 @@ def test_alone_a_tuner_reports_its_result_and_trains_nothing(runner, tmp_path):
     assert result["metrics"]["tune/factor"] == read_tuned(run)["factor"]
     assert not list((run / "checkpoints").glob("step-*"))
     page = (run / "tune_lr.html").read_text()
+    assert "<head><title>range test: " in page
     assert all(f'"{name}"' in page for name in ("loss", "smoothed", "times the configured rates"))
 
 
