@@ -17,15 +17,13 @@ def apply(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.launch import print_status
 
-    given = make_parser().parse(words)
-    raise_combined(_find_problems(given.folders, given.out))
+    args = make_parser().parse(words)
+    raise_combined(_find_problems(args.folders, args.out))
     from runner.serving.apply import apply_deltas
 
-    model, *deltas = given.folders
-    artifact = apply_deltas(
-        model, deltas, Path(given.out), trust_native_code=given.trust_native_code
-    )
-    print_status(f"wrote {given.out}: version {artifact.version} (step {artifact.step})")
+    model, *deltas = args.folders
+    artifact = apply_deltas(model, deltas, Path(args.out), trust_native_code=args.trust_native_code)
+    print_status(f"wrote {args.out}: version {artifact.version} (step {artifact.step})")
     return 0
 
 

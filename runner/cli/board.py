@@ -20,21 +20,21 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine.imports import end_imports
     from runner.reporting.board.server import ADDRESS, Board
 
-    given = make_parser().parse(words)
-    if not given.folder.is_dir():
+    args = make_parser().parse(words)
+    if not args.folder.is_dir():
         raise UserError(
-            f"{given.folder}: no such folder; name one that holds runs: "
+            f"{args.folder}: no such folder; name one that holds runs: "
             "python -m runner board outputs"
         )
     try:
-        server = Board(given.folder, given.port)
+        server = Board(args.folder, args.port)
     except (OSError, OverflowError) as error:
         raise UserError(
-            f"--port {given.port}: {getattr(error, 'strerror', None) or error}; any free port: "
-            f"python -m runner board {given.folder} --port 0"
+            f"--port {args.port}: {getattr(error, 'strerror', None) or error}; any free port: "
+            f"python -m runner board {args.folder} --port 0"
         ) from error
     address = f"http://{ADDRESS}:{server.server_port}/"
-    print(f"board of {given.folder}: {address}  (Ctrl-C ends it)", flush=True)
+    print(f"board of {args.folder}: {address}  (Ctrl-C ends it)", flush=True)
     end_imports()
     with server:
         try:

@@ -21,23 +21,23 @@ def clean(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.data.columns.split_setting import parse_duration
     from runner.reporting.report.cleanup import delete_runs, plan_cleanup, show_cleanup
 
-    given = make_parser().parse(words)
-    folders = [Path(w) for w in given.folders] or [Path("outputs")]
+    args = make_parser().parse(words)
+    folders = [Path(w) for w in args.folders] or [Path("outputs")]
     for folder in folders:
         if not folder.is_dir():
             raise UserError(
                 f"clean {folder}: no such folder; name one that holds runs, as in clean outputs"
             )
-    age_s = parse_duration(given.older_than) if given.older_than else None
-    if given.older_than and age_s is None:
+    age_s = parse_duration(args.older_than) if args.older_than else None
+    if args.older_than and age_s is None:
         raise UserError(
-            f"clean --older-than {given.older_than}: must be an age such as 30min, 12h, 7d or 4w"
+            f"clean --older-than {args.older_than}: must be an age such as 30min, 12h, 7d or 4w"
         )
-    plan = plan_cleanup(folders, interrupted=given.interrupted, older_than_s=age_s)
+    plan = plan_cleanup(folders, interrupted=args.interrupted, older_than_s=age_s)
     show_cleanup(plan)
     if not plan.removable:
         return 0
-    if not given.yes:
+    if not args.yes:
         print("nothing was deleted; --yes deletes them")
         return 0
     return 0 if delete_runs(plan.removable) else 1

@@ -82,8 +82,8 @@ def run_verb(argv: Sequence[str], allow: Sequence[str]) -> int:
         listed = ", ".join(VERBS)
         if word.lower() in OTHER_WORDS:
             raise UserError(f"{word!r}: no such verb; {OTHER_WORDS[word.lower()]} does that")
-        if meant := setting_hint(word, rest):
-            raise UserError(f"{word!r}: no such verb; everything else is key=value{meant}")
+        if hint := setting_hint(word, rest):
+            raise UserError(f"{word!r}: no such verb; everything else is key=value{hint}")
         where = " (a folder? write resume DIR, or run=DIR)" if os.path.exists(word) else ""
         raise UserError(
             f"{word!r}: no such verb{nearest_hint(word, VERBS)}{where}. Verbs: {listed}; "

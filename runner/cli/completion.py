@@ -86,9 +86,9 @@ def completion(words: Sequence[str], allow: Sequence[str]) -> int:
             print(text)
         return 0
     if len(words) != 1 or words[0] not in SCRIPTS:
-        given = words[0] if words else ""
-        hint = nearest_hint(given, SCRIPTS) if given else ""
-        raise UserError(f"completion {given}: must be completion bash or completion zsh{hint}")
+        shell = words[0] if words else ""
+        hint = nearest_hint(shell, SCRIPTS) if shell else ""
+        raise UserError(f"completion {shell}: must be completion bash or completion zsh{hint}")
     print(SCRIPTS[words[0]], end="")
     return 0
 
@@ -156,12 +156,12 @@ def _known_options(before: Sequence[str]) -> tuple[dict[str, list[str]], dict[st
         folders, _ = extract_config_dirs(before)
     except UserError:  # the folder is not completely typed yet
         folders = []
-    given = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
+    values = dict(w.lstrip("+").partition("=")[::2] for w in before if "=" in w)
     groups: dict[str, list[str]] = {}
     keys = {f.key: f.type_name for f in read_fields(CONF / "config.yaml", "")}
     for group, options in list_groups([f for f in folders if Path(f).is_dir()]):
         groups[group] = [o.name for o in options]
-        chosen = next((o for o in options if o.name == given.get(group)), None)
+        chosen = next((o for o in options if o.name == values.get(group)), None)
         chosen = chosen or next((o for o in options if o.is_default), None)
         if chosen is not None:
             fields = read_fields(chosen.path, group.replace("/", "."))

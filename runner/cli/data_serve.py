@@ -33,18 +33,18 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine.imports import end_imports, quiet_fx
     from runner.machine.memory import keep_freed_memory
 
-    given = make_parser().parse(words)
-    raise_combined(_find_problems(given))
-    overrides = dataset_overrides(given.words, given.schema)
+    args = make_parser().parse(words)
+    raise_combined(_find_problems(args))
+    overrides = dataset_overrides(args.words, args.schema)
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed)
     set_thread_environment(1)  # NumPy and Arrow do the work, in one thread per call
     keep_freed_memory()  # as in training
     quiet_fx()
-    server = _open_server(given, composed.config["dataset"], allowed)
+    server = _open_server(args, composed.config["dataset"], allowed)
     end_imports()
-    return _run(server, given)
+    return _run(server, args)
 
 
 def dataset_overrides(words: Sequence[str], schema: Path | None) -> list[str]:
@@ -70,28 +70,28 @@ def _dataset_of(schema: Path) -> str:
     return f"dataset={next(known, 'parquet')}"
 
 
-def _find_problems(given: Namespace) -> list[str]:
+def _find_problems(args: Namespace) -> list[str]:
     from runner.data.flight.protocol import is_loopback
 
     problems = []
-    if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
+    if args.schema is None and not any(word.startswith("dataset=") for word in args.words):
         problems.append(
             "data-serve: name the data: --schema FILE for files of your own, or dataset=NAME with "
             "its settings, as for a training"
         )
-    if (given.tls_cert is None) != (given.tls_key is None):
+    if (args.tls_cert is None) != (args.tls_key is None):
         problems.append("data-serve: --tls-cert and --tls-key belong together")
-    if not 0 <= given.port < 2**16:
-        problems.append(f"--port {given.port}: must lie in 0 to 65535")
-    if not is_loopback(given.host) and (given.tls_cert is None or given.token_env is None):
+    if not 0 <= args.port < 2**16:
+        problems.append(f"--port {args.port}: must lie in 0 to 65535")
+    if not is_loopback(args.host) and (args.tls_cert is None or args.token_env is None):
         problems.append(
-            f"--host {given.host}: others reach this address; it needs --tls-cert FILE, --tls-key "
+            f"--host {args.host}: others reach this address; it needs --tls-cert FILE, --tls-key "
             "FILE and --token-env NAME"
         )
     return problems
 
 
-def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
+def _open_server(args: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     """Open the dataset and listen.
 
     Raises:
@@ -103,10 +103,10 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
     from runner.data.prepare.fingerprint import build_recipe, fingerprint
     from runner.data.tabular.table_recipe import TableRecipe
 
-    token = read_token(given.token_env, "--token-env ")
+    token = read_token(args.token_env, "--token-env ")
     certificate = None
-    if given.tls_cert is not None:
-        certificate = (_read("--tls-cert", given.tls_cert), _read("--tls-key", given.tls_key))
+    if args.tls_cert is not None:
+        certificate = (_read("--tls-cert", args.tls_cert), _read("--tls-key", args.tls_key))
     recipe, table = build_recipe(dataset), {}
     if isinstance(recipe, TableRecipe):
         recipe.check()  # before torch is imported, which takes seconds
@@ -124,8 +124,8 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
         )
     if isinstance(recipe, TableRecipe):
         table = {"format": recipe.format, "schema": recipe.schema_content}
-    host = f"[{given.host}]" if ":" in given.host.strip("[]") else given.host
-    location = f"grpc{'+tls' if certificate else ''}://{host}:{given.port}"
+    host = f"[{args.host}]" if ":" in args.host.strip("[]") else args.host
+    location = f"grpc{'+tls' if certificate else ''}://{host}:{args.port}"
     try:
         return DataServer(
             data, fingerprint(dataset), table, location, certificate=certificate, token=token
@@ -136,7 +136,7 @@ def _open_server(given: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:
         ) from error
 
 
-def _run(server: Any, given: Namespace) -> int:
+def _run(server: Any, args: Namespace) -> int:
     """Print its address and data, and wait for a signal. Trainings then use other servers."""
     received: list[int] = []
     ended = threading.Event()
@@ -148,10 +148,10 @@ def _run(server: Any, given: Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     splits = ", ".join(f"{split} {rows:,}" for split, rows in server.dataset.num_rows.items())
-    scheme = "grpc" if given.tls_cert is None else "grpc+tls"
+    scheme = "grpc" if args.tls_cert is None else "grpc+tls"
     print(
         f"serving data {server.fingerprint} ({splits} rows) at "
-        f"{scheme}://{given.host}:{server.port}",
+        f"{scheme}://{args.host}:{server.port}",
         file=sys.stderr,
         flush=True,
     )

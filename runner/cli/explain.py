@@ -41,25 +41,25 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     """
     from runner.config.compose import compose_job
 
-    given = make_parser().parse(words)
-    keys = [word for word in given.words if "=" not in word and not word.startswith("~")]
+    args = make_parser().parse(words)
+    keys = [word for word in args.words if "=" not in word and not word.startswith("~")]
     if not keys:
         raise UserError(
             "explain: name a key, such as trainer.batch_size; `python -m runner ls` lists groups"
         )
     key = keys[0]
-    overrides = [word for word in given.words if word != key]
+    overrides = [word for word in args.words if word != key]
     if key.startswith("hydra."):
         raise UserError(
             f"explain {key}: Hydra's own keys are printed by `python -m runner --cfg hydra`"
         )
-    groups = dict(list_groups(given.config_dir))
-    composed = compose_job(overrides, config_dirs=given.config_dir)
+    groups = dict(list_groups(args.config_dir))
+    composed = compose_job(overrides, config_dirs=args.config_dir)
     raise_combined(composed.problems)
     if (group := key.replace(".", "/")) in groups:
         chosen = composed.choices.get(group)
-        held = "none" if chosen is None else f"{group}={chosen}"
-        print(f"{group} is a group of options; this job has {held}")
+        choice = "none" if chosen is None else f"{group}={chosen}"
+        print(f"{group} is a group of options; this job has {choice}")
         print(f"  `ls {group}` lists the options, `ls {group}=OPTION` the keys of one")
         return 0
     sources = list(_sources(composed, groups))
@@ -69,7 +69,7 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
     key = own_key(key, {known.removeprefix("model.net.") for known in values})
     inside = [known for known in values if known.startswith(f"{key}.")]
     if key not in values and not inside:
-        if (found := key_of_options(key, given.config_dir)) is not None:
+        if (found := key_of_options(key, args.config_dir)) is not None:
             raise UserError(f"{key} is a key of {found[0]}: explain {key} {found[1]}")
         last = [known for known in values if known.endswith(f".{key}")]
         near = f"; there are: {', '.join(last)}" if last else nearest_hint(key, values, count=3)
@@ -167,9 +167,9 @@ def _place(path: Path, key: str) -> str:
     line = 1
     parts = key.split(".")
     while parts and isinstance(node, yaml.MappingNode):
-        found = next((pair for pair in node.value if pair[0].value == parts[0]), None)
-        if found is not None:
-            line, node = found[0].start_mark.line + 1, found[1]
+        entry = next((pair for pair in node.value if pair[0].value == parts[0]), None)
+        if entry is not None:
+            line, node = entry[0].start_mark.line + 1, entry[1]
         elif line > 1:
             break
         parts.pop(0)  # the first parts are the option's own node

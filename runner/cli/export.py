@@ -23,26 +23,26 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.rundir.run_files import read_meta
     from runner.serving.export.plan import ExportSettings, plan_export, settings_of_base
 
-    given = make_parser().parse(words)
-    formats = None if given.format is None else tuple(dict.fromkeys(given.format.split(",")))
+    args = make_parser().parse(words)
+    formats = None if args.format is None else tuple(dict.fromkeys(args.format.split(",")))
     settings = ExportSettings(
         formats or ("pt2",),
-        given.quantise,
-        given.weights,
-        given.portable,
-        tuple(given.rows_from or ()),
-        given.since,
-        given.trust_native_code,
+        args.quantise,
+        args.weights,
+        args.portable,
+        tuple(args.rows_from or ()),
+        args.since,
+        args.trust_native_code,
     )
-    if given.since is not None:
+    if args.since is not None:
         settings = settings_of_base(settings, formats)
     allowed = allowed_packages(allow)
-    composed = plan_export(given.folder, given.out, settings, given.overrides, allowed)
+    composed = plan_export(args.folder, args.out, settings, args.overrides, allowed)
     meta = read_meta(Path(composed.config["run"]))
     for note in [*changed_code_note(meta), *changed_data_note(composed)]:
         print_status(note)
     tracked = None
-    if given.wandb:
+    if args.wandb:
         from runner.reporting.trackers.wandb_export import TrackedExport
 
         tracked = TrackedExport(Path(composed.config["run"]))
@@ -50,15 +50,15 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.reporting.console import View
     from runner.serving.export.export import export_delta, export_run
 
-    out = Path(given.out)
-    write = export_run if given.since is None else export_delta
+    out = Path(args.out)
+    write = export_run if args.since is None else export_delta
     write(composed.config, out, settings, view=View(), allowed=allowed, say=print)
     if tracked is not None:
         tracked.log(out, read_json(out / "manifest.json")["checkpoint"]["step"], print)
     command = f"python {shell_path(out / 'score.py')}"
-    if given.since is not None:
-        command = f"python -m runner apply {shell_path(given.since)} {shell_path(out)} --out NEW"
-    use = "shows how it is loaded" if given.since is None else "brings the model on"
+    if args.since is not None:
+        command = f"python -m runner apply {shell_path(args.since)} {shell_path(out)} --out NEW"
+    use = "shows how it is loaded" if args.since is None else "brings the model on"
     print_status(f"wrote {out}; `{command}` {use}")
     return 0
 

@@ -78,8 +78,8 @@ def parse_flags(argv: Sequence[str]) -> Flags:
         args, unknown = parser.parse_known_intermixed_args(words)
     except argparse.ArgumentError as error:  # such as -model, which argparse parses as -m
         dashed = [i for i, word in enumerate(words) if word.startswith("-")]
-        meant = [hint for i in dashed if (hint := setting_hint(words[i], words[i + 1 :]))]
-        raise UserError(f"{error}{''.join(meant[:1])}") from error
+        hints = [hint for i in dashed if (hint := setting_hint(words[i], words[i + 1 :]))]
+        raise UserError(f"{error}{''.join(hints[:1])}") from error
     if unknown:
         if meant_key := setting_hint(unknown[0], words[words.index(unknown[0]) + 1 :]):
             raise UserError(f"{unknown[0]}: no such flag{meant_key}")
@@ -127,18 +127,18 @@ def setting_hint(word: str, rest: Sequence[str]) -> str:
     return f"; a setting is one word: {key}={value if is_value else 'VALUE'}"
 
 
-def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None:
+def refuse_flags(flags: Flags, why: str, *, accepted: Collection[str] = ()) -> None:
     """Refuse flags that a command would ignore, since it would train instead of printing a list.
 
     Args:
         flags: of the command line.
         why: the reason, which ends each message.
-        taken: the flags that the command accepts.
+        accepted: the flags that the command accepts.
 
     Raises:
         UserError: with every such flag.
     """
-    given = {
+    values = {
         "-m: starts new jobs": flags.multirun,
         "--cfg: prints the configuration of a new job": flags.cfg,
         "--dry-run: lists the jobs of a sweep": flags.dry_run,
@@ -147,8 +147,8 @@ def refuse_flags(flags: Flags, why: str, *, taken: Collection[str] = ()) -> None
     }
     raise_combined(
         f"{text}; {why}"
-        for text, value in given.items()
-        if value and text.partition(":")[0] not in taken
+        for text, value in values.items()
+        if value and text.partition(":")[0] not in accepted
     )
 
 

@@ -19,17 +19,17 @@ def histories(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import print_status
     from runner.serving.predict.make_histories import write_histories
 
-    given = make_parser().parse(words)
-    run, inputs, overrides = split_run_words(given.words)
-    if not run or not inputs or given.out is None:
+    args = make_parser().parse(words)
+    run, inputs, overrides = split_run_words(args.words)
+    if not run or not inputs or args.out is None:
         raise UserError(
             "histories: name a run, its events and the file to write: "
             "histories DIR EVENTS... --out users.parquet; --help says more"
         )
-    count = write_histories(run, inputs, given.out, overrides=overrides, allow=allow)
+    count = write_histories(run, inputs, args.out, overrides=overrides, allow=allow)
     print(f"{count:,} users")
-    command = f"predict {shell_path(run)} {shell_path(given.out)} --top-k 10"
-    print_status(f"wrote {given.out}; `python -m runner {command}` recommends")
+    command = f"predict {shell_path(run)} {shell_path(args.out)} --top-k 10"
+    print_status(f"wrote {args.out}; `python -m runner {command}` recommends")
     return 0
 
 

@@ -35,20 +35,20 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.rundir.find_run import find_run
     from runner.rundir.json_files import write_json
 
-    given = make_parser().parse(words)
-    _check_words(given)
-    run = find_run(given.folder)
+    args = make_parser().parse(words)
+    _check_words(args)
+    run = find_run(args.folder)
     allowed = allowed_packages(allow)
     composed = compose_job(
-        ["loop=eval", f"run={quote_hydra_value(str(run))}", *_FIXED, *given.overrides]
+        ["loop=eval", f"run={quote_hydra_value(str(run))}", *_FIXED, *args.overrides]
     )
     check_composed(composed, allowed)
     composed = with_kept_schema(composed)
     for note in changed_data_note(composed):
         print_status(note)
     config = composed.config
-    table = None if given.keep is None else _find_table(config["dataset"], given.keep)
-    target = given.json or run / IMPORTANCE_FILE
+    table = None if args.keep is None else _find_table(config["dataset"], args.keep)
+    target = args.json or run / IMPORTANCE_FILE
     if not os.access(target.absolute().parent, os.W_OK):
         raise UserError(f"{target}: cannot be written; --json FILE names another place")
     set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
@@ -56,7 +56,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.training.importance_run import measure_importance
 
     facts = measure_importance(
-        config, method=given.method, num_rows=given.rows, view=View(), allowed=allowed
+        config, method=args.method, num_rows=args.rows, view=View(), allowed=allowed
     )
     show_importance(make_console(), facts)
     try:
@@ -64,10 +64,10 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
     print_status(f"wrote {target}")
-    if given.json is None and (run / REPORT_FILE).exists():
+    if args.json is None and (run / REPORT_FILE).exists():
         write_report(run)
     if table is not None:
-        _write_kept(table, facts, given)
+        _write_kept(table, facts, args)
     return 0
 
 
@@ -106,25 +106,25 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _check_words(given: argparse.Namespace) -> None:
+def _check_words(args: argparse.Namespace) -> None:
     """Check everything that follows from the words alone.
 
     Raises:
         UserError: with every mistake.
     """
     problems = []
-    if given.folder is None or is_override(given.folder):
+    if args.folder is None or is_override(args.folder):
         problems.append("importance: name a run: importance DIR [--keep N --out FILE]")
-    if given.method not in METHODS:
-        problems.append(unknown_choice("--method", given.method, METHODS))
-    if given.rows is not None and given.rows < 2:
-        problems.append(f"--rows {given.rows}: must be at least 2")
-    if given.keep is not None and given.keep < 1:
-        problems.append(f"--keep {given.keep}: must be at least 1")
-    if (given.keep is None) != (given.out is None):
+    if args.method not in METHODS:
+        problems.append(unknown_choice("--method", args.method, METHODS))
+    if args.rows is not None and args.rows < 2:
+        problems.append(f"--rows {args.rows}: must be at least 2")
+    if args.keep is not None and args.keep < 1:
+        problems.append(f"--keep {args.keep}: must be at least 1")
+    if (args.keep is None) != (args.out is None):
         problems.append("--keep N and --out FILE go together: how many features, and where")
-    if given.out is not None and Path(given.out).exists():
-        problems.append(already_exists("--out", given.out))
+    if args.out is not None and Path(args.out).exists():
+        problems.append(already_exists("--out", args.out))
     raise_combined(problems)
 
 
@@ -146,24 +146,24 @@ def _find_table(dataset: Mapping[str, Any], count: int) -> Any:
             "could be shortened; `python -m runner dataset=... dataset.write_to=FOLDER` writes its "
             "rows as Parquet with a schema.yaml, and a run of dataset=parquet can be shortened"
         )
-    there = len(table.declared.numeric) + len(table.declared.ids)
-    if count > there:
-        raise ConfigError(f"--keep {count}: there are {there} features")
+    num_features = len(table.declared.numeric) + len(table.declared.ids)
+    if count > num_features:
+        raise ConfigError(f"--keep {count}: there are {num_features} features")
     return table
 
 
-def _write_kept(table: Any, facts: Mapping[str, Any], given: argparse.Namespace) -> None:
+def _write_kept(table: Any, facts: Mapping[str, Any], args: argparse.Namespace) -> None:
     from runner.data.tabular.keep_features import format_kept_schema, keep_features
     from runner.launch import print_status
 
-    names = [feature["name"] for feature in facts["features"][: given.keep]]
+    names = [feature["name"] for feature in facts["features"][: args.keep]]
     content = keep_features(table, names)
-    about = (
-        f"The {len(names)} most important features of {given.folder}, by "
-        f"`importance --method {given.method}`"
+    heading = (
+        f"The {len(names)} most important features of {args.folder}, by "
+        f"`importance --method {args.method}`"
     )
-    write_new_file(Path(given.out), format_kept_schema(content, about))
+    write_new_file(Path(args.out), format_kept_schema(content, heading))
     print_status(
-        f"wrote {given.out}; next: python -m runner dataset={table.format} "
-        f"{shell_override('dataset.schema', given.out)}"
+        f"wrote {args.out}; next: python -m runner dataset={table.format} "
+        f"{shell_override('dataset.schema', args.out)}"
     )

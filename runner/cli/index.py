@@ -33,29 +33,29 @@ def index(words: Sequence[str], allow: Sequence[str]) -> int:
         make_index,
     )
 
-    given = make_parser().parse(words)
-    if given.model is None:
+    args = make_parser().parse(words)
+    if args.model is None:
         raise UserError("index: name an exported model: index MODEL [--kind KIND] [--out DIR]")
-    settings = IndexSettings(given.kind, given.recall, given.top_k)
-    model = Path(given.model)
-    out = given.out or model.with_name(f"{model.name}.{given.kind or 'index'}")
+    settings = IndexSettings(args.kind, args.recall, args.top_k)
+    model = Path(args.model)
+    out = args.out or model.with_name(f"{model.name}.{args.kind or 'index'}")
     check_index_settings(out, settings)
     artifact, evaluate = open_artifact(model), None
-    if given.evaluate is not None:
-        trust = given.trust_native_code
+    if args.evaluate is not None:
+        trust = args.trust_native_code
         formats = trusted_formats(artifact, trust) or artifact.formats
         _, format_ = check_artifact(model, formats[0], trust)
         allowed = allowed_packages(allow)
-        composed = plan_evaluation(given.evaluate, artifact, out, given.overrides, allowed)
+        composed = plan_evaluation(args.evaluate, artifact, out, args.overrides, allowed)
         for note in changed_data_note(composed):
             print_status(note)
         config = composed.config
         set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
         evaluate = partial(_evaluate, config, model, format_, allowed)
-    elif given.overrides:
-        raise UserError(f"{given.overrides[0]}: settings are those of --evaluate, which is not set")
+    elif args.overrides:
+        raise UserError(f"{args.overrides[0]}: settings are those of --evaluate, which is not set")
     facts = make_index(artifact, out, settings, evaluate)
-    for line in describe_index(facts, given.recall):
+    for line in describe_index(facts, args.recall):
         print(line)
     print_status(f"wrote {out}; predict --top-k K --index {shell_path(out)} searches it")
     return 0

@@ -38,10 +38,10 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
         OSError: if a file cannot be written; the folder is then removed again.
         KeyboardInterrupt: after Ctrl-C, likewise.
     """
-    given = make_parser().parse(words)
-    if len(given.name) != 1:
+    args = make_parser().parse(words)
+    if len(args.name) != 1:
         raise UserError("init: give one name, as in init my_project")
-    folder = Path(given.name[0])
+    folder = Path(args.name[0])
     name = folder.name
     _check(folder, name)
     try:

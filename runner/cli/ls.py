@@ -23,9 +23,9 @@ def ls(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for an unknown group or option, naming the nearest.
     """
-    given = make_parser().parse(words)
-    words = given.group
-    groups = dict(list_groups(given.config_dir))
+    args = make_parser().parse(words)
+    words = args.group
+    groups = dict(list_groups(args.config_dir))
     if len(words) > 1:
         raise UserError("ls: name one group at most, as in ls optimizer")
     group, equals, option = words[0].partition("=") if words else ("", "", "")

@@ -185,9 +185,9 @@ def _split_search(
     raise_combined(problems)
     settings = _with_own_keys(make_settings(SearchSettings, base.config["search"]), base.config)
     missing = [k for k in MODEL_KEYS if k in settings.space and not _has_key(base.config, k)]
-    wanted = {k: v for k, v in settings.space.items() if k not in missing}
-    space, notes = read_space(wanted, parsed)
-    if missing := [k for k in missing if k not in WIDTH_KEYS or WIDTH_KEYS.isdisjoint(wanted)]:
+    searched = {k: v for k, v in settings.space.items() if k not in missing}
+    space, notes = read_space(searched, parsed)
+    if missing := [k for k in missing if k not in WIDTH_KEYS or WIDTH_KEYS.isdisjoint(searched)]:
         notes.append(f"not searched, since the model has no {', no '.join(missing)}")
     notes += find_idle_settings(settings, base.default_config.get("search") or {})
     for note in notes:
@@ -222,9 +222,9 @@ def _settings_of_each_job(settings: SearchSettings, parsed: Sequence[Override]) 
 
     A length there replaces that of the search, even if it is set by the other key.
     """
-    given = {o.key_or_group for o in parsed}
-    given |= set() if given.isdisjoint(LENGTH_KEYS) else set(LENGTH_KEYS)
-    return [f"{k}={json.dumps(v)}" for k, v in settings.each_job.items() if k not in given]
+    overridden = {o.key_or_group for o in parsed}
+    overridden |= set() if overridden.isdisjoint(LENGTH_KEYS) else set(LENGTH_KEYS)
+    return [f"{k}={json.dumps(v)}" for k, v in settings.each_job.items() if k not in overridden]
 
 
 def _is_sweep_wide(override: Override) -> bool:

@@ -19,14 +19,14 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.serving.predict.run import predict_files
     from runner.serving.rows.outputs import Outputs
 
-    given = make_parser().parse(words)
-    run, inputs, overrides = split_run_words(given.words)
-    if inputs and given.split is not None:
+    args = make_parser().parse(words)
+    run, inputs, overrides = split_run_words(args.words)
+    if inputs and args.split is not None:
         raise UserError(
-            f"--split {given.split}: and files cannot be scored together; leave out --split, or "
+            f"--split {args.split}: and files cannot be scored together; leave out --split, or "
             f"{inputs[0]}"
         )
-    if not run or not (inputs or given.split):
+    if not run or not (inputs or args.split):
         raise UserError(
             "predict: name a run and what to score: predict DIR INPUT... [--out DIR], or a split "
             "of its own data: predict DIR --split test; --help says more"
@@ -34,13 +34,11 @@ def predict(words: Sequence[str], allow: Sequence[str]) -> int:
     plan = make_plan(
         run,
         inputs,
-        split=given.split,
-        out=given.out,
-        keep=_split_names(given.keep),
-        rows=given.rows,
-        outputs=Outputs(
-            given.logits, tuple(_split_names(given.embeddings)), given.top_k, given.index
-        ),
+        split=args.split,
+        out=args.out,
+        keep=_split_names(args.keep),
+        rows=args.rows,
+        outputs=Outputs(args.logits, tuple(_split_names(args.embeddings)), args.top_k, args.index),
         overrides=overrides,
         allow=allow,
     )

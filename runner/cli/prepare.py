@@ -36,29 +36,29 @@ def prepare(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.launch import print_status
 
-    given = make_parser().parse(words)
-    num_workers = given.workers or usable_cores()
-    memory = None if given.memory is None else parse_bytes(given.memory)
-    raise_combined(_find_problems(given))
-    overrides = dataset_overrides(given.words, given.schema)
+    args = make_parser().parse(words)
+    num_workers = args.workers or usable_cores()
+    memory = None if args.memory is None else parse_bytes(args.memory)
+    raise_combined(_find_problems(args))
+    overrides = dataset_overrides(args.words, args.schema)
     composed = compose_job(overrides)
     check_composed(with_row_count(composed), allowed_packages(allow))
     set_thread_environment(1)  # workers are processes
     end_imports()
-    print_status(_prepare(composed.config["dataset"], given.ray, num_workers, memory))
+    print_status(_prepare(composed.config["dataset"], args.ray, num_workers, memory))
     return 0
 
 
-def _find_problems(given: Namespace) -> Iterator[str]:
-    if given.schema is None and not any(word.startswith("dataset=") for word in given.words):
+def _find_problems(args: Namespace) -> Iterator[str]:
+    if args.schema is None and not any(word.startswith("dataset=") for word in args.words):
         yield (
             "prepare: name the data: --schema FILE for files of your own, or dataset=NAME with its "
             "settings, as for a training"
         )
-    if given.workers is not None and given.workers < 1:
-        yield f"--workers {given.workers}: must be at least 1"
-    if given.ray is not None:
-        yield from missing_extra(f"--ray {given.ray}", "ray", "ray")
+    if args.workers is not None and args.workers < 1:
+        yield f"--workers {args.workers}: must be at least 1"
+    if args.ray is not None:
+        yield from missing_extra(f"--ray {args.ray}", "ray", "ray")
 
 
 def parse_bytes(text: str) -> int:
@@ -105,7 +105,7 @@ def _prepare(
         num_workers, ray_address = 1, None
     with _open_engine(ray_address, num_workers, memory) as engine:
         folder, files = prepare_files(recipe, engine if has_parts else None)
-    rows = ", ".join(f"{split} {sum(map(count_rows, own)):,}" for split, own in files.items())
+    rows = ", ".join(f"{split} {sum(map(count_rows, paths)):,}" for split, paths in files.items())
     return f"prepared data in {folder} ({rows} rows); a training finds them there"
 
 
@@ -124,13 +124,17 @@ def _open_engine(ray_address: str | None, num_workers: int, memory: int | None) 
 
         engine = RayTasks(num_workers, memory)
         with TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-            own = {"include_dashboard": False, "num_cpus": num_workers, "_temp_dir": folder}
+            local_settings = {
+                "include_dashboard": False,
+                "num_cpus": num_workers,
+                "_temp_dir": folder,
+            }
             is_local = ray_address == "local"
             try:
                 ray.init(
                     address=None if is_local else ray_address,
                     log_to_driver=False,
-                    **(own if is_local else {}),
+                    **(local_settings if is_local else {}),
                 )
             except Exception as error:  # Ray raises errors of many classes
                 raise UserError(f"--ray {ray_address}: {first_line(error)}") from error

@@ -62,18 +62,18 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
     composed = with_kept_schema(composed)
     dataset = composed.config["dataset"]
     recipe = _find_table(folder, dataset)
-    lengths, said = _find_length(folder, composed.config, recipe)
+    lengths, length_note = _find_length(folder, composed.config, recipe)
     notes = list(changed_data_note(composed))
-    given = {override_key(word) for word in overrides}
-    if given.isdisjoint(LENGTH_KEYS):
-        notes.append(said)
+    overridden = {override_key(word) for word in overrides}
+    if overridden.isdisjoint(LENGTH_KEYS):
+        notes.append(length_note)
     else:
         lengths = []  # nor the rates and the warm-up that depend on them
-    own = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in given]
-    composed = compose([*own, *overrides], config_dirs=flags.config_dirs, from_run=folder)
+    own_overrides = [w for w in (*_WITHOUT_RULES, *lengths) if override_key(w) not in overridden]
+    composed = compose([*own_overrides, *overrides], config_dirs=flags.config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
     changes = {"schema": dataset["schema"], **_take_all_rows(recipe)}
-    changes = {n: v for n, v in changes.items() if f"dataset.{n}" not in given}
+    changes = {n: v for n, v in changes.items() if f"dataset.{n}" not in overridden}
     for values in (composed.config, composed.saved_config):
         values["dataset"] |= changes
     check_composed(composed, allowed)
@@ -129,11 +129,11 @@ def _find_table(folder: Path, dataset: Mapping[str, Any]) -> TableRecipe:
 def _take_all_rows(recipe: TableRecipe) -> dict[str, Any]:
     """Return the settings that make all rows of a table train rows."""
     split = recipe.row_split
-    whole: dict[str, Any] = {}
+    new_split: dict[str, Any] = {}
     if split.kind == "column":  # rows whose value is in no list stay excluded
         values = [value for name in split.splits for value in split.of[name]]
-        whole = {"column": split.column, "train": values}
-    changes: dict[str, Any] = {"split": whole, "path": _paths(recipe)}
+        new_split = {"column": split.column, "train": values}
+    changes: dict[str, Any] = {"split": new_split, "path": _paths(recipe)}
     if set(recipe.files) != {"train"}:
         content = dict(recipe.schema_content)
         for name in ("validation_path", "test_path"):
@@ -145,13 +145,13 @@ def _take_all_rows(recipe: TableRecipe) -> dict[str, Any]:
 
 def _paths(recipe: TableRecipe) -> list[str]:
     """Return the paths of the files of all splits."""
-    found: list[str] = []
+    all_paths: list[str] = []
     for key in ("path", "validation_path", "test_path"):
         paths = getattr(recipe, key)
         if paths is None and key in recipe.declared.places:
             paths = recipe.resolve_path(recipe.declared.places[key])
-        found += [] if paths is None else [paths] if isinstance(paths, str) else paths
-    return [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in found]
+        all_paths += [] if paths is None else [paths] if isinstance(paths, str) else paths
+    return [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in all_paths]
 
 
 def _find_length(

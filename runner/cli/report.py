@@ -18,10 +18,10 @@ def report(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.reporting.report.write import make_report
     from runner.rundir.mirror.fetch import local_run
 
-    given = make_parser().parse(words)
-    if not given.folders:
+    args = make_parser().parse(words)
+    if not args.folders:
         raise UserError("report: name a run or sweep: report DIR... [--sort KEY] [--html FILE]")
-    make_report([local_run(f) for f in given.folders], sort=given.sort, file=given.html)
+    make_report([local_run(f) for f in args.folders], sort=args.sort, file=args.html)
     return 0
 
 

@@ -69,9 +69,9 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
         print_status(f"note: {folder} {status}, so the repetition will have another length")
     target = _new_run_dir(composed, spec.signature)
     print_status(f"running {folder} again in {target}")
-    again = replace(composed, run_dir=str(target))
+    new_run = replace(composed, run_dir=str(target))
     _keep_tuned_values(composed, folder, target)
-    code = launch(again, allowed=allowed, command=sys.orig_argv)
+    code = launch(new_run, allowed=allowed, command=sys.orig_argv)
     return code or _compare(folder, target)
 
 
@@ -150,14 +150,14 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     from runner.rundir.provenance import changed_own_code, git_state, package_versions
 
     drift = [*_list_code_drift(meta.get("git") or {}, git_state(PROJECT) or {})]
-    if own := changed_own_code(meta.get("own_code") or {}):
-        drift.append(f"your code: {', '.join(own)} changed since")
-    here = {"python": ".".join(map(str, sys.version_info[:3])), **package_versions()}
-    then = {"python": meta.get("python"), **(meta.get("versions") or {})}
+    if changed_code := changed_own_code(meta.get("own_code") or {}):
+        drift.append(f"your code: {', '.join(changed_code)} changed since")
+    current = {"python": ".".join(map(str, sys.version_info[:3])), **package_versions()}
+    recorded = {"python": meta.get("python"), **(meta.get("versions") or {})}
     drift += [
-        f"{name}: {then.get(name) or 'not there'} then, {here.get(name) or 'not there'} now"
-        for name in dict.fromkeys([*then, *here])
-        if then.get(name) != here.get(name)
+        f"{name}: {recorded.get(name) or 'not there'} then, {current.get(name) or 'not there'} now"
+        for name in dict.fromkeys([*recorded, *current])
+        if recorded.get(name) != current.get(name)
     ]
     for key, before, now in diff_settings(meta.get("identity") or {}, fields):
         if key == "data":

@@ -93,7 +93,9 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     from runner.config.targets import allowed_packages
     from runner.sweep.database import is_own_command, read_facts
 
-    refuse_flags(flags, f"resume {folder} continues a sweep", taken=("-m", "--dry-run", "--rerun"))
+    refuse_flags(
+        flags, f"resume {folder} continues a sweep", accepted=("-m", "--dry-run", "--rerun")
+    )
     place = folder.absolute()
     facts = read_facts(place)
     recorded = facts.get("words")
@@ -101,16 +103,16 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
         raise UserError(f"{folder}: its command was not recorded; give that command again")
     is_own = is_own_command(facts)
     elsewhere = [w for w in recorded if _leads_elsewhere(w) or (not is_own and asks_of_machine(w))]
-    given = [w for w in flags.overrides[1:] if w not in elsewhere]
+    new_overrides = [w for w in flags.overrides[1:] if w not in elsewhere]
     if missing := [w for w in elsewhere if w not in flags.overrides[1:]]:
         raise UserError(
             f"{folder}: was started with {' '.join(missing)}, which is not taken from a "
             "folder that others may have written; add these words to `resume` if they are yours"
         )
-    others = [w for w in given if not re.match(r"launcher\.|search\.num_trials=", w)]
-    if others:
+    refused = [w for w in new_overrides if not re.match(r"launcher\.|search\.num_trials=", w)]
+    if refused:
         raise UserError(
-            f"{others[0]}: would make another sweep; `resume` can change only launcher.KEY and "
+            f"{refused[0]}: would make another sweep; `resume` can change only launcher.KEY and "
             "search.num_trials; to add values to a grid, give its command with more values, which "
             "runs only the new jobs"
         )
@@ -118,8 +120,10 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
     cwd = facts.get("cwd")
     if not is_own:
         _check_sent_folders(folder, original.config_dirs, flags.config_dirs, cwd)
-    words = [w for w in original.overrides if override_key(w) not in map(override_key, given)]
-    words += [*given, f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
+    words = [
+        w for w in original.overrides if override_key(w) not in map(override_key, new_overrides)
+    ]
+    words += [*new_overrides, f"hydra.sweep.dir={quote_hydra_value(str(place))}"]
     if is_own and isinstance(cwd, str) and Path(cwd).is_dir():
         os.chdir(cwd)  # relative paths of the command are relative to it
     repeated = replace(original, overrides=tuple(words), dry_run=flags.dry_run, rerun=flags.rerun)
@@ -127,17 +131,17 @@ def _resume_sweep(folder: Path, flags: Flags, allow: Sequence[str]) -> int:
 
 
 def _check_sent_folders(
-    folder: Path, named: Sequence[str], given: Sequence[str], cwd: object
+    folder: Path, recorded_folders: Sequence[str], given_folders: Sequence[str], cwd: object
 ) -> None:
     """Check that a received sweep does not enter a folder, where code could be mistaken for ours.
 
-    Relative paths of its command (`named`) are relative to its original folder `cwd`.
+    Relative paths of its command (`recorded_folders`) are relative to its original folder `cwd`.
 
     Raises:
         UserError: for a folder.
     """
-    known = list(map(os.path.abspath, given))
-    for place in named:
+    known = list(map(os.path.abspath, given_folders))
+    for place in recorded_folders:
         if os.path.abspath(place) not in known:
             raise UserError(
                 f"{folder}: was started with --config-dir {place}, which is not taken from "
@@ -153,8 +157,8 @@ def _check_sent_folders(
 def _leads_elsewhere(word: str) -> bool:
     """Return whether a word names programs or machines that would run jobs."""
     key = override_key(word)
-    own = ("hydra.sweep.dir", "hydra.mode")
-    return re.match(r"(hydra|remote)([./]|$)", key) is not None and key not in own
+    own_keys = ("hydra.sweep.dir", "hydra.mode")
+    return re.match(r"(hydra|remote)([./]|$)", key) is not None and key not in own_keys
 
 
 def _check_flags(folder: Path, flags: Flags) -> None:

@@ -67,27 +67,27 @@ def schedule(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.launch import resolve_automatic
     from runner.rundir.mirror.fetch import local_run
 
-    given = make_parser().parse(words)
+    args = make_parser().parse(words)
     allowed = allowed_packages(allow)
-    overrides = list(given.words)
+    overrides = list(args.words)
     if overrides and not is_override(overrides[0]):
         run = local_run(overrides.pop(0))
-        composed = compose(overrides, config_dirs=given.config_dir, from_run=run)
+        composed = compose(overrides, config_dirs=args.config_dir, from_run=run)
     else:
-        composed = compose_job(overrides, config_dirs=given.config_dir)
-    if given.rows is not None:
-        composed = with_row_count(composed, given.rows)
+        composed = compose_job(overrides, config_dirs=args.config_dir)
+    if args.rows is not None:
+        composed = with_row_count(composed, args.rows)
     check_composed(with_row_count(composed), allowed)
     composed = resolve_automatic(composed, allowed)
     for note in composed.notes:
         print(note, file=sys.stderr)
-    length = _length(composed.config, given.rows, allowed)
+    length = _length(composed.config, args.rows, allowed)
     rates = build_learning_rates(composed.config, length, allowed)
     _print_schedule(rates, length)
-    if given.out is not None:
-        with system_errors(f"--out {given.out}"):
-            write_chart(_chart(rates, length), given.out)
-        print(f"wrote {given.out}")
+    if args.out is not None:
+        with system_errors(f"--out {args.out}"):
+            write_chart(_chart(rates, length), args.out)
+        print(f"wrote {args.out}")
     return 0
 
 
@@ -140,10 +140,12 @@ def _build_learning_rate(
     if "_target_" in node:
         from runner.training.builder import build_any_schedule  # torch is needed to recognise parts
 
-        own = build_any_schedule(
+        factor_at = build_any_schedule(
             node, where=where, total_steps=total, steps_per_epoch=per_epoch, allowed=allowed
         )
-        factors = [own(update) for update in range(1, total + 1)]  # in order: it may have a state
+        factors = [
+            factor_at(update) for update in range(1, total + 1)
+        ]  # in order: it may have a state
         name_of_class = str(node["_target_"]).rpartition(".")[2]
         return LearningRate(name, scaled, lambda k: factors[k - 1], 0, name_of_class)
     factor = build_schedule(node, total, steps_per_epoch=per_epoch, where=where)
@@ -210,8 +212,8 @@ def _count_rows(dataset: Mapping[str, Any], allowed: Sequence[str]) -> int:
     )
     from runner.training.builder import KINDS, instantiate
 
-    made = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
-    return int(made.num_rows["train"])
+    built = instantiate(dataset, KINDS["dataset"], key="dataset", allowed=allowed)
+    return int(built.num_rows["train"])
 
 
 def _sampled_updates(total: int) -> list[int]:

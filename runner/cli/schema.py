@@ -79,20 +79,20 @@ def schema(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for unknown flags, and for files that cannot be read or differ.
     """
-    given = make_parser().parse(words)
-    if len(given.paths) != 1:
-        raise UserError(f"schema: name one path, not {len(given.paths)}; --help says more")
-    path, out = given.paths[0], given.out
+    args = make_parser().parse(words)
+    if len(args.paths) != 1:
+        raise UserError(f"schema: name one path, not {len(args.paths)}; --help says more")
+    path, out = args.paths[0], args.out
     if out is not None and Path(out).exists():
         raise UserError(already_exists("--out", out))
-    if given.task is not None and given.task not in TASKS:
-        hint = nearest_hint(given.task, TASKS)
-        raise UserError(f"--task {given.task}: one of {', '.join(TASKS)}{hint}")
-    hints = _read_hints(given)
+    if args.task is not None and args.task not in TASKS:
+        hint = nearest_hint(args.task, TASKS)
+        raise UserError(f"--task {args.task}: one of {', '.join(TASKS)}{hint}")
+    hints = _read_hints(args)
     command = shlex.join(["schema", *words])
     while True:  # until no question remains
         try:
-            proposal = propose_schema(path, given.validation, given.test, hints, _announce)
+            proposal = propose_schema(path, args.validation, args.test, hints, _announce)
             break
         except SeveralLabelsError as error:
             labels = _ask_for_columns(error, "label", "a name, or several with commas")
@@ -168,24 +168,24 @@ def make_parser() -> VerbParser:
     return parser
 
 
-def _read_hints(given: argparse.Namespace) -> Hints:
+def _read_hints(args: argparse.Namespace) -> Hints:
     def names(texts: Sequence[str]) -> tuple[str, ...]:
         parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
         return tuple(dict.fromkeys(name for part in parts for name in expand_pattern(part)))
 
     return Hints(
-        labels=names(given.label),
-        positive=given.positive,
-        numeric=names(given.numeric),
-        categorical=names(given.categorical),
-        drop=names(given.drop),
-        weight=given.weight,
-        time=given.time,
-        delimiter=given.delimiter,
-        columns=names(given.columns),
-        user=given.user,
-        item=given.item,
-        task=given.task,
+        labels=names(args.label),
+        positive=args.positive,
+        numeric=names(args.numeric),
+        categorical=names(args.categorical),
+        drop=names(args.drop),
+        weight=args.weight,
+        time=args.time,
+        delimiter=args.delimiter,
+        columns=names(args.columns),
+        user=args.user,
+        item=args.item,
+        task=args.task,
     )
 
 
@@ -204,11 +204,11 @@ def _ask_for_columns(
         print(f"{part} ({form}; empty: none): ", end="", file=sys.stderr)
         sys.stderr.flush()
         line = sys.stdin.readline()
-        answer = tuple(name.strip() for name in line.split(",") if name.strip())
-        if not answer:
+        names = tuple(name.strip() for name in line.split(",") if name.strip())
+        if not names:
             raise error
-        if not (unknown := [name for name in answer if name not in error.candidates]):
-            return answer
+        if not (unknown := [name for name in names if name not in error.candidates]):
+            return names
         print(f"{unknown[0]}{nearest_hint(unknown[0], error.candidates)}", file=sys.stderr)
 
 
@@ -245,13 +245,15 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     labels = proposal.with_role("labels")
     if not labels:
         name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
-        again = f"rm {shell_path(out)} && python -m runner {command} --label {shlex.quote(name)}"
-        return f"it has no label yet: write one into it, or run: {again}"
+        next_command = (
+            f"rm {shell_path(out)} && python -m runner {command} --label {shlex.quote(name)}"
+        )
+        return f"it has no label yet: write one into it, or run: {next_command}"
     more = START
     ids = {f.name for f, _ in proposal.with_role("categorical")}
     has_pairs = len(ids | proposal.more_ids.keys()) > 1
     if has_pairs:
-        is_history = any("of" in given for given in proposal.more_numbers.values())
+        is_history = any("of" in fields for fields in proposal.more_numbers.values())
         has_classes = any("classes" in role.settings for _, role in labels)
         l2 = CLASSES_L2 if has_classes else PAIRS_L2
         is_fitted = not has_classes and not any("link" in role.settings for _, role in labels)
@@ -260,7 +262,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_regression = bool(numbers)
     links = {f.name for f, role in labels if "link" in role.settings}
     if deviations := {f.name: f.deviation for f in numbers if f.deviation}:
-        more += _scale_overrides(deviations, links, alone=len(labels) == 1)
+        more += _scale_overrides(deviations, links, is_single_task=len(labels) == 1)
     num_rows = _train_rows(proposal)
     if num_rows <= MEMBERS_ROWS:
         more += MEMBERS + (PERIODIC if _has_plain_numbers(proposal) else "")
@@ -288,13 +290,13 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
 
 def _has_plain_numbers(proposal: SchemaProposal) -> bool:
     """Return whether there are numbers but no vectors, whose elements would be many numbers."""
-    given = [role.settings for _, role in proposal.with_role("numeric")]
-    given += proposal.more_numbers.values()
-    return bool(given) and not any("size" in settings for settings in given)
+    all_settings = [role.settings for _, role in proposal.with_role("numeric")]
+    all_settings += proposal.more_numbers.values()
+    return bool(all_settings) and not any("size" in settings for settings in all_settings)
 
 
 def _scale_overrides(
-    deviations: Mapping[str, float], links: Collection[str], *, alone: bool
+    deviations: Mapping[str, float], links: Collection[str], *, is_single_task: bool
 ) -> str:
     """Return the scales at which numeric labels are learnt, and their weights in the loss.
 
@@ -304,10 +306,10 @@ def _scale_overrides(
     Args:
         deviations: of the labels, by name.
         links: those with a log link.
-        alone: whether there is no other label.
+        is_single_task: whether there is no other label.
     """
     scales = {n: float(f"{value:.2g}") for n, value in deviations.items() if n not in links}
-    if alone:
+    if is_single_task:
         return "".join(f" model.net.scale={scale:g}" for scale in scales.values())
     weights = {
         n: float(f"{value ** (-0.5 if n in links else -2):.2g}") for n, value in deviations.items()

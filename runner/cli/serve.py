@@ -18,10 +18,10 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine.cores import set_thread_environment, usable_cores
     from runner.serving.server.settings import ServeSettings, bind, check_settings
 
-    given = vars(make_parser().parse(words))
-    if given["model"] is None:
+    args = vars(make_parser().parse(words))
+    if args["model"] is None:
         raise UserError("serve: name a model that `export` has written: serve MODEL")
-    settings = ServeSettings(**{name: x for name, x in given.items() if x is not None})
+    settings = ServeSettings(**{name: x for name, x in args.items() if x is not None})
     check_settings(settings)
     listener = bind(settings)
     threads = max(1, usable_cores() // settings.workers)

@@ -32,8 +32,8 @@ def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
         cells = (column.name, str(column.type), f"{column.num_distinct:,}", missing, span[:40])
         table.add_row(*(escape(on_one_line(cell)) for cell in (*cells, proposed)))
     columns = {column.name for column, _ in proposal.columns}
-    made = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}
-    for role_name, more in made.items():
+    more_columns = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}
+    for role_name, more in more_columns.items():
         for name in [name for name in more if name not in columns]:
             parts = " ".join(f"{key}={value}" for key, value in more[name].items())
             row = (name, "", "", "", "", f"{role_name} {parts}")
@@ -63,9 +63,9 @@ def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
     ):
         names = [
             f.name
-            for f, given in proposal.with_role(role)
-            if f.low is not None and f.is_whole and not (f.separator or "list" in given.settings)
-            if not given.reason.startswith("--")
+            for f, chosen in proposal.with_role(role)
+            if f.low is not None and f.is_whole and not (f.separator or "list" in chosen.settings)
+            if not chosen.reason.startswith("--")
         ]
         if names:
             is_one = len(names) == 1

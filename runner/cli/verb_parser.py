@@ -88,12 +88,12 @@ class VerbParser(argparse.ArgumentParser):
         Raises:
             UserError: for an unknown flag, naming the nearest, or one without a value.
         """
-        given, unknown = self.parse_own(words)
+        args, unknown = self.parse_own(words)
         if unknown:
             if not unknown[0].startswith("-"):
                 raise UserError(f"{self.verb}: {unknown[0]!r} is a word too many; --help says more")
             raise UserError(f"{self.verb} {unknown_flag(unknown[0], self.flags)}")
-        return given
+        return args
 
     def parse_own(self, words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Parse the verb's own flags, and leave the other words for Hydra's grammar.
@@ -109,8 +109,8 @@ class VerbParser(argparse.ArgumentParser):
             for flag, value in pairwise(words):
                 if flag == error.argument_name and value[:1] == "-" and value not in self.flags:
                     problem += f"; one that begins with a dash is joined: {flag}={value}"
-            if refused := re.fullmatch("invalid int value: '(.*)'", problem):
-                problem += number_hint(refused[1])
+            if match := re.fullmatch("invalid int value: '(.*)'", problem):
+                problem += number_hint(match[1])
             raise UserError(f"{self.verb}{name}: {problem}") from error
 
     def error(self, message: str) -> NoReturn:
