@@ -65,10 +65,10 @@ def base_of_new_run(
                 notes += drop_unfit_settings(config, plain.config, node, experiment)
     recipe = base.choices.get("recipe")
     if recipe and recipe != default.choices.get("recipe"):
-        without = groups.compose(
+        without_recipe = groups.compose(
             [*(w for w in good if not w.startswith("recipe=")), "recipe=default"]
         )
-        notes += drop_unfit_arguments(config, without.config, recipe)
+        notes += drop_unfit_arguments(config, without_recipe.config, recipe)
     return BaseConfig(config, plain.resolved_config, dict(base.choices), base.hydra, notes=notes)
 
 
@@ -85,14 +85,14 @@ def base_of_saved_run(
         ConfigError: if the file lacks what every job needs.
     """
     meta = read_meta(run_dir)
-    read = read_config(run_dir)
-    if missing := [key for key in CONFIG_NODES if read.get(key) is None]:
+    loaded_nodes = read_config(run_dir)
+    if missing := [key for key in CONFIG_NODES if loaded_nodes.get(key) is None]:
         raise ConfigError(f"{run_dir / 'config.yaml'}: damaged: it has no {missing[0]}")
-    saved_config = unedited_config(run_dir, meta, read, overridden)
+    saved_config = unedited_config(run_dir, meta, loaded_nodes, overridden)
     drop_held_for_one_command(saved_config)  # an earlier version has saved some of them
     loaded = OmegaConf.create(saved_config)
-    _, source_config, found = resolve_interpolations(loaded)
-    sent_reads = None if is_own_config(run_dir, meta) else found.env_reads
+    _, source_config, resolution = resolve_interpolations(loaded)
+    sent_reads = None if is_own_config(run_dir, meta) else resolution.env_reads
     choices: dict[str, str | None] = dict(meta.get("choices") or {})
     for override in group_choices:
         group, text = override.key_or_group, str(override.input_line)

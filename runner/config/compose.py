@@ -25,7 +25,7 @@ from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import ConfigGroups, find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
 from runner.config.hydra_text import shell_override
-from runner.config.interpolation import Found, find_value, resolve_interpolations, resolve_text
+from runner.config.interpolation import Resolution, find_value, resolve_interpolations, resolve_text
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
@@ -107,9 +107,9 @@ class ComposedConfig:
 
     @property
     def name(self) -> str:
-        given = self.config.get("name")
+        name = self.config.get("name")
         parts = (self.choices.get("model"), self.choices.get("dataset"))
-        return str(given or "_".join(re.sub(r"\W+", "-", str(p)) for p in parts if p) or "run")
+        return str(name or "_".join(re.sub(r"\W+", "-", str(p)) for p in parts if p) or "run")
 
 
 def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) -> ComposedConfig:
@@ -119,12 +119,14 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
         ConfigError: for overrides that cannot be parsed, and for a loop that takes no run.
         UserError: for a folder that is not a run directory.
     """
-    given = {o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()}
-    raise_combined(find_empty_paths(given, ["run"]))
+    settings = {
+        o.key_or_group: o.value() for o in parse_job_overrides(overrides) if not o.is_delete()
+    }
+    raise_combined(find_empty_paths(settings, ["run"]))
     for key in ("run", "checkpoint.path"):  # not resolved yet, and so not unescaped
-        if isinstance(text := given.get(key), str):
-            given[key] = text.replace("\\${", "${")
-    run, loop, checkpoint = (given.get(k) for k in ("run", "loop", "checkpoint.path"))
+        if isinstance(text := settings.get(key), str):
+            settings[key] = text.replace("\\${", "${")
+    run, loop, checkpoint = (settings.get(k) for k in ("run", "loop", "checkpoint.path"))
     if run is None and not (loop == "eval" and checkpoint):
         return compose(overrides, config_dirs=config_dirs)
     if loop in (None, "train"):
@@ -140,7 +142,7 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     if source is None:
         return compose(overrides, config_dirs=config_dirs)
     rest = [o for o in overrides if o.partition("=")[0] != "run"]
-    rest += _words_of_own_files(given)
+    rest += _words_of_own_files(settings)
     composed = compose(rest, config_dirs=config_dirs, from_run=source)
     for values in (composed.config, composed.saved_config):
         values["run"] = str(source)
@@ -154,10 +156,10 @@ def compose_job(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     return replace(composed, notes=(*composed.notes, note))
 
 
-def _words_of_own_files(given: Mapping[str, Any]) -> list[str]:
+def _words_of_own_files(values: Mapping[str, Any]) -> list[str]:
     """Return the override implied by naming files to evaluate: they are used without a split."""
-    names_files = any(given.get(f"dataset.{name}_path") for name in ("validation", "test"))
-    splits_rows = any(key.split(".")[:2] == ["dataset", "split"] for key in given)
+    names_files = any(values.get(f"dataset.{name}_path") for name in ("validation", "test"))
+    splits_rows = any(key.split(".")[:2] == ["dataset", "split"] for key in values)
     return ["dataset.split={}"] if names_files and not splits_rows else []
 
 
@@ -222,7 +224,7 @@ def compose(
         for o in key_overrides
         if (p := apply_override(base.config, o)) and o.key_or_group.split(".")[0] not in unknown
     ]
-    followed, (config, saved_config, found) = _resolve(
+    followed, (config, saved_config, resolution) = _resolve(
         base, key_overrides, dense_target, is_new=from_run is None
     )
     make_paths_absolute(config, saved_config, base.source_config)
@@ -244,7 +246,7 @@ def compose(
         hydra=base.hydra,
         choices=base.choices,
         problems=(
-            *(*problems, *found.problems, *size_problems),
+            *(*problems, *resolution.problems, *size_problems),
             *find_dirs_elsewhere({"hydra.run.dir": run_dir, "hydra.sweep.dir": sweep_dir}),
         ),
         overrides=tuple(overrides),
@@ -259,7 +261,7 @@ def compose(
         source_run=from_run,
         source_config=base.source_config,
         was_sent=base.sent_reads is not None,
-        sent_reads=_find_sent_reads(base, config, found, overrides),
+        sent_reads=_find_sent_reads(base, config, resolution, overrides),
         has_begun=bool(begun_in and saved_steps(Path(begun_in) / "checkpoints")),
     )
 
@@ -284,14 +286,14 @@ def _sort_overrides(
     """Parse and sort overrides; mistakes are added to `problems`."""
     parsed = parse_job_overrides(overrides)
     repeated = find_repeated(parsed)
-    given = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
+    values = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
     paths = [".".join(key) for key in PATH_KEYS]
-    problems += find_empty_paths(given, paths)
-    parsed = [o for o in parsed if o.key_or_group not in paths or given.get(o.key_or_group) != ""]
+    problems += find_empty_paths(values, paths)
+    parsed = [o for o in parsed if o.key_or_group not in paths or values.get(o.key_or_group) != ""]
     parsed, displaced = drop_displaced_length(parsed, problems)
-    judged = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
-    problems += [problem for _, problem in judged if problem is not None]
-    hydra_overrides = [o for o, problem in judged if problem is None]
+    checked = [(o, find_hydra_problem(o)) for o in parsed if o.is_hydra_override()]
+    problems += [problem for _, problem in checked if problem is not None]
+    hydra_overrides = [o for o, problem in checked if problem is None]
     places = find_places(hydra_overrides)
     for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
     groups = load_groups(for_hydra, config_dirs)
@@ -312,7 +314,7 @@ def _sort_overrides(
 
 
 def _find_sent_reads(
-    base: BaseConfig, config: Mapping[str, Any], found: Found, overrides: Sequence[str]
+    base: BaseConfig, config: Mapping[str, Any], resolution: Resolution, overrides: Sequence[str]
 ) -> tuple[tuple[str, str], ...]:
     """Return `ComposedConfig.sent_reads` for a configuration and the findings of its resolution."""
     if base.sent_reads is None:
@@ -321,12 +323,12 @@ def _find_sent_reads(
     token_env = get_key(config, key)
     if token_env != get_key(base.source_config, key):
         token_env = None  # the command line has set it
-    return find_sent_reads(base.sent_reads, found.env_reads, token_env, overrides)
+    return find_sent_reads(base.sent_reads, resolution.env_reads, token_env, overrides)
 
 
 def _resolve(
     base: BaseConfig, overrides: Sequence[Override], dense_target: Any, *, is_new: bool
-) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], Found]]:
+) -> tuple[tuple[str, ...], tuple[dict[str, Any], dict[str, Any], Resolution]]:
     """Derive settings from others in place, and resolve all; return notes and the resolved values.
 
     Nothing is derived if a value cannot be resolved, since the job will be refused.

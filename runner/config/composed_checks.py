@@ -78,5 +78,5 @@ def notes_before_start(composed: ComposedConfig) -> tuple[str, ...]:
     notes = (*composed.notes, *find_idle_keys(composed.config, from_run))
     if from_run:
         return notes
-    given = (composed.config, composed.default_config)
-    return (*notes, *find_unused_settings(*given), *find_idle_beside_defaults(*given))
+    configs = (composed.config, composed.default_config)
+    return (*notes, *find_unused_settings(*configs), *find_idle_beside_defaults(*configs))

@@ -60,8 +60,8 @@ def settings_of(node: str, target: object = None) -> type | None:
     first, *rest = node.split(".")
     settings = SETTINGS_BY_NODE.get(first) or SETTINGS_BY_TARGET.get(str(target))
     for name in rest if first in SETTINGS_BY_NODE else ():
-        found = read_declarations(settings).get(name) if settings is not None else None
-        settings = found.settings if found is not None else None
+        declaration = read_declarations(settings).get(name) if settings is not None else None
+        settings = declaration.settings if declaration is not None else None
     return settings
 
 

@@ -153,10 +153,10 @@ def next_batch_multiplier(multiplier: int, rule: BatchOnPlateau, base_rows: int)
         rule: with the factor and the cap.
         base_rows: rows of an original update, over all ranks.
     """
-    wanted = multiplier * rule.factor
+    target = multiplier * rule.factor
     if rule.max_rows is not None:
-        wanted = min(wanted, rule.max_rows // base_rows)
-    return max(multiplier, wanted)
+        target = min(target, rule.max_rows // base_rows)
+    return max(multiplier, target)
 
 
 def resolve_metric(rule: PatienceRule, monitor: Any) -> tuple[str, str]:

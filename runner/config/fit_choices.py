@@ -39,8 +39,8 @@ def follow_model_kind(
     items = net.get("item")
     if isinstance(items, ListConfig) and len(items) > 1:
         return ()  # the vector of an item depends on more than its id, so there is no catalogue
-    given = {override.key_or_group for override in overrides}
-    chosen, monitor = (_chosen(config, n, default_config, given) for n in ("metrics", MONITOR))
+    overridden = {override.key_or_group for override in overrides}
+    chosen, monitor = (_chosen(config, n, default_config, overridden) for n in ("metrics", MONITOR))
     if chosen is None or monitor is None or "candidates" in chosen:
         return ()
     # settings of rankings, such as what they exclude, choose no other metrics
@@ -53,10 +53,10 @@ def follow_model_kind(
     updates: dict[str, Any] = {"metrics.eval": names, "metrics.candidates": "full"}
     updates |= {} if "train" in chosen else {"metrics.train": []}
     if not monitor:
-        found = find_metric(names[0])
-        assert found is not None
+        metric = find_metric(names[0])
+        assert metric is not None
         updates |= {f"{MONITOR}.metric": f"validation/{names[0]}"}
-        updates |= {f"{MONITOR}.direction": found.direction}
+        updates |= {f"{MONITOR}.direction": metric.direction}
     for key, value in updates.items():
         OmegaConf.update(config, key, value, merge=False)
     return (
@@ -66,22 +66,22 @@ def follow_model_kind(
 
 
 def _chosen(
-    config: DictConfig, node: str, default_config: Mapping[str, Any], given: Collection[str]
+    config: DictConfig, node: str, default_config: Mapping[str, Any], overridden: Collection[str]
 ) -> dict[str, Any] | None:
     """Return what was explicitly set of a node; None if the whole node was replaced."""
-    found, default = (
+    current, default = (
         OmegaConf.select(config, node),
         OmegaConf.select(OmegaConf.create(dict(default_config)), node),
     )
-    if not isinstance(found, DictConfig) or not isinstance(default, DictConfig):
+    if not isinstance(current, DictConfig) or not isinstance(default, DictConfig):
         return None
-    values = {str(name): found[name] for name in found}
-    if node in given:
+    values = {str(name): current[name] for name in current}
+    if node in overridden:
         return values
     return {
         name: value
         for name, value in values.items()
-        if f"{node}.{name}" in given or value != default.get(name)
+        if f"{node}.{name}" in overridden or value != default.get(name)
     }
 
 

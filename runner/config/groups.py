@@ -124,9 +124,9 @@ class ConfigGroups:
                 return near + messages.unknown_option(group, option, options, config)
         if isinstance(value, list) and group not in SEVERAL_OPTIONS:
             # an option in a user's folder may replace one of ours; two of ours would be mixed
-            ours = [option for option in value if not self._is_in_config_dir(group, option)]
-            if len(ours) > 1:
-                listed = ",".join(ours)
+            shipped = [option for option in value if not self._is_in_config_dir(group, option)]
+            if len(shipped) > 1:
+                listed = ",".join(shipped)
                 return f"{text}: {group} takes one option; -m {group}={listed} runs a job for each"
         return None
 
@@ -186,14 +186,14 @@ def load_groups(hydra_overrides: Sequence[str], config_dirs: Sequence[str]) -> C
 
 def _read_files_state(config_dirs: Sequence[str]) -> FilesState:
     """Return the state of the files of all options, which differs if any was changed."""
-    found = []
+    states = []
     for root in (str(CONF), str(PROJECT / EXPERIMENTS_GROUP), *config_dirs):
         for folder, _, names in os.walk(root):
             for name in names:
                 if name.endswith(".yaml"):
                     status = os.stat(path := os.path.join(folder, name))
-                    found.append((path, status.st_mtime_ns, status.st_size))
-    return tuple(sorted(found))
+                    states.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(sorted(states))
 
 
 @lru_cache(maxsize=8)
@@ -251,10 +251,10 @@ def _compose(
     overrides: tuple[str, ...], config_dirs: tuple[str, ...], files: FilesState
 ) -> GroupComposition:
     with _initialized_hydra(config_dirs):
-        whole = compose("config", list(overrides), return_hydra_config=True)
-    job_config = OmegaConf.masked_copy(whole, [str(k) for k in whole if k != "hydra"])
+        composed = compose("config", list(overrides), return_hydra_config=True)
+    job_config = OmegaConf.masked_copy(composed, [str(k) for k in composed if k != "hydra"])
     OmegaConf.set_struct(job_config, True)
-    return GroupComposition(job_config, whole.hydra)
+    return GroupComposition(job_config, composed.hydra)
 
 
 @contextmanager

@@ -30,8 +30,8 @@ def find_hydra_problem(override: Override) -> str | None:
     if key not in HYDRA_KEYS or override.is_delete():
         if below[:1] and below[0] in OPEN_HYDRA_NODES and not override.is_delete():
             return None
-        if meant := [known for known in HYDRA_KEYS if known.startswith(f"{key}.")]:
-            return f"{text}: a value is given to a key: {meant[0]}=DIR"
+        if longer_keys := [known for known in HYDRA_KEYS if known.startswith(f"{key}.")]:
+            return f"{text}: a value is given to a key: {longer_keys[0]}=DIR"
         *names, last = (known.removeprefix("hydra.") for known in HYDRA_KEYS)
         return f"{text}: has no effect; of Hydra's keys, {', '.join(names)} and {last} have one"
     value = override.value()

@@ -28,7 +28,7 @@ class EnvRead:
 
 
 @dataclass
-class Found:
+class Resolution:
     """Collects findings while a configuration is resolved."""
 
     problems: list[str]  # a message for each value that is missing or cannot be resolved
@@ -36,7 +36,7 @@ class Found:
     env_reads: dict[str, EnvRead] = field(default_factory=dict)  # by dotted key
 
 
-def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], Found]:
+def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str, Any], Resolution]:
     """Resolve a configuration into plain values.
 
     Returns:
@@ -44,10 +44,10 @@ def resolve_interpolations(config: DictConfig) -> tuple[dict[str, Any], dict[str
         they may be secret; secrets given as such are replaced by references), and what else was
         found.
     """
-    found = Found([])
-    with _track_env_reads(found.read):
-        config_values, saved_values = _resolve_node(config, "", found)
-    return config_values, mask_values(saved_values, everything=False), found
+    resolution = Resolution([])
+    with _track_env_reads(resolution.read):
+        config_values, saved_values = _resolve_node(config, "", resolution)
+    return config_values, mask_values(saved_values, everything=False), resolution
 
 
 def find_value(config: DictConfig, key: str) -> Any:
@@ -66,19 +66,19 @@ def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> 
         key: its dotted name.
         problems: receives the message.
     """
-    own: list[str] = []
-    value, _ = _resolve_value(node, name, key, Found(own))
-    named = shell_override(key, node._get_node(name)._value()) if own else ""  # type: ignore[union-attr]
-    problems += [f"{problem}; a folder of that name: {named}" for problem in own]
+    own_problems: list[str] = []
+    value, _ = _resolve_value(node, name, key, Resolution(own_problems))
+    literal = shell_override(key, node._get_node(name)._value()) if own_problems else ""  # type: ignore[union-attr]
+    problems += [f"{problem}; a folder of that name: {literal}" for problem in own_problems]
     return None if value is None else str(value)
 
 
 @contextmanager
-def _track_env_reads(read: list[str]) -> Iterator[None]:
+def _track_env_reads(names: list[str]) -> Iterator[None]:
     """Record each variable that `${oc.env:...}` reads, also through other interpolations."""
 
     def read_variable(key: str, *default: Any) -> Any:
-        read.append(key)
+        names.append(key)
         note_reference(key)
         return oc.env(key, *default)
 
@@ -89,12 +89,12 @@ def _track_env_reads(read: list[str]) -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
 
 
-def _resolve_node(node: Container, key: str, found: Found) -> tuple[Any, Any]:
+def _resolve_node(node: Container, key: str, resolution: Resolution) -> tuple[Any, Any]:
     names: list[Any] = list(node.keys()) if isinstance(node, DictConfig) else [*range(len(node))]  # type: ignore[arg-type]
     values, saved_values = [], []
     for name in names:
         full = f"{key}[{name}]" if isinstance(node, ListConfig) else f"{key}.{name!s}".lstrip(".")
-        value, saved_value = _resolve_value(node, name, full, found)
+        value, saved_value = _resolve_value(node, name, full, resolution)
         values.append(value)
         saved_values.append(saved_value)
     if isinstance(node, DictConfig):
@@ -102,16 +102,16 @@ def _resolve_node(node: Container, key: str, found: Found) -> tuple[Any, Any]:
     return values, saved_values
 
 
-def _resolve_value(parent: Any, name: Any, key: str, found: Found) -> tuple[Any, Any]:
+def _resolve_value(parent: Any, name: Any, key: str, resolution: Resolution) -> tuple[Any, Any]:
     child = parent._get_node(name)
     if child._is_missing():
-        found.problems.append(f"{key}: has no default and must be given, e.g. {key}=VALUE")
+        resolution.problems.append(f"{key}: has no default and must be given, e.g. {key}=VALUE")
         return None, "???"
     if not child._is_interpolation():
         if child._is_none() or not isinstance(child, Container):
             return child._value(), child._value()
-        return _resolve_node(child, key, found)
-    found.read.clear()
+        return _resolve_node(child, key, resolution)
+    resolution.read.clear()
     plain, is_resolved = None, False
     try:
         resolved = parent[name]
@@ -120,7 +120,7 @@ def _resolve_value(parent: Any, name: Any, key: str, found: Found) -> tuple[Any,
         is_resolved = True
     except OmegaConfBaseException as error:
         first = str(error).splitlines()[0]
-        found.problems.append(f"{key}={child._value()}{CANNOT_BE_RESOLVED}{first}")
-    if found.read:
-        found.env_reads[key] = EnvRead(child._value(), plain, frozenset(found.read))
-    return plain, (plain if is_resolved and not found.read else child._value())
+        resolution.problems.append(f"{key}={child._value()}{CANNOT_BE_RESOLVED}{first}")
+    if resolution.read:
+        resolution.env_reads[key] = EnvRead(child._value(), plain, frozenset(resolution.read))
+    return plain, (plain if is_resolved and not resolution.read else child._value())

@@ -105,8 +105,8 @@ def value_for_group(text: str, node: DictConfig, value: Any) -> str:
 
 def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
     """Return the message for an unknown key, with the options that have it, or the nearest keys."""
-    if (found := key_of_options(key)) is not None:
-        options, first = found
+    if (option_key := key_of_options(key)) is not None:
+        options, first = option_key
         return (
             f"{text}: there is no key {key!r} here: it is a key of {options}; "
             f"`python -m runner explain {key} {first}` says what that is"
@@ -119,8 +119,8 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
             "lists the keys of a model"
         )
     near = nearest_keys(key, {*known, *find_similar_keys(key)})
-    if near and near[0] not in known and (found := key_of_options(near[0])) is not None:
-        options, first = found
+    if near and near[0] not in known and (option_key := key_of_options(near[0])) is not None:
+        options, first = option_key
         return (
             f"{text}: there is no key {key!r}; nearest: {near[0]!r} of {options}; "
             f"`python -m runner explain {near[0]} {first}` says what that is"

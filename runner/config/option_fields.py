@@ -99,15 +99,15 @@ def key_of_options(key: str, config_dirs: Sequence[str] = ()) -> tuple[str, str]
 
     They are named by a message about a key that the chosen options lack.
     """
-    found = [
+    matches = [
         (group, option)
         for group, option, keys in _keys_of_options(key, config_dirs)
         if any(f"{known}.".startswith(f"{key}.") for known in keys)
     ]
-    if not found:
+    if not matches:
         return None
-    group, _ = found[0]
-    common, names = COMMON_OPTIONS.get(group, ()), [name for g, name in found if g == group]
+    group, _ = matches[0]
+    common, names = COMMON_OPTIONS.get(group, ()), [name for g, name in matches if g == group]
     names = [*(n for n in common if n in names), *(n for n in names if n not in common)]
     more = ", ..." if len(names) > _MOST_NAMES else ""
     return f"{group}={', '.join(names[:_MOST_NAMES])}{more}", f"{group}={names[0]}"

@@ -102,16 +102,16 @@ def drop_displaced_length(
         The overrides, with one more that sets the replaced key to null, and the key that
         replaces it, or None.
     """
-    given = {
+    lengths = {
         o.key_or_group: o for o in parsed if o.key_or_group in LENGTH_KEYS and not o.is_delete()
     }
-    chosen = [k for k, o in given.items() if o.value() is not None]
+    chosen = [k for k, o in lengths.items() if o.value() is not None]
     if len(chosen) == 2:
-        lines = " and ".join(str(given[k].input_line) for k in chosen)
+        lines = " and ".join(str(lengths[k].input_line) for k in chosen)
         problems.append(f"{lines}: give one of them; each says how long the run is")
         # so that the rules, which also check files, do not report the same mistake again
         return [*parsed, *parse_overrides([f"{chosen[1]}=null"])], None
-    if len(chosen) != 1 or len(given) == 2:
+    if len(chosen) != 1 or len(lengths) == 2:
         return list(parsed), None
     other = LENGTH_KEYS[1 - LENGTH_KEYS.index(chosen[0])]
     return [*parsed, *parse_overrides([f"{other}=null"])], chosen[0]
@@ -160,10 +160,10 @@ def own_key(key: str, net: Container[object]) -> str:
         key: dotted.
         net: the names of the keys of `model.net`.
     """
-    own = [name for name in HIDDEN_WIDTHS if name in net]
-    if key != HIDDEN_KEY or len(own) != 1 or "hidden" in net:
+    width_names = [name for name in HIDDEN_WIDTHS if name in net]
+    if key != HIDDEN_KEY or len(width_names) != 1 or "hidden" in net:
         return key
-    return f"model.net.{own[0]}"
+    return f"model.net.{width_names[0]}"
 
 
 def apply_override(config: DictConfig, override: Override) -> str | None:
@@ -211,8 +211,8 @@ def _value_above(config: DictConfig, key: str) -> tuple[str, Any] | None:
         above, _, name = group.rpartition(".")
         node = find_value(config, above)
         if isinstance(node, DictConfig) and name in node:
-            held = find_value(config, group)
-            return None if isinstance(held, DictConfig) else (group, held)
+            value = find_value(config, group)
+            return None if isinstance(value, DictConfig) else (group, value)
         key = group
     return None
 
@@ -289,18 +289,18 @@ def drop_unsupported_arguments(
     if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):
         return ()
     known: Any = dense_arguments(target)
-    given = {"_target_"}
+    set_names = {"_target_"}
     for override in overrides:
         (group, _, name), value = override.key_or_group.rpartition("."), override.value()
         if group == DENSE_KEY:
-            given.add(name)
+            set_names.add(name)
         elif override.key_or_group == DENSE_KEY and isinstance(value, dict):
-            given |= {str(k) for k in value}
+            set_names |= {str(k) for k in value}
     values: Any = OmegaConf.to_container(node, resolve=True)
     dropped = {}  # name -> its wording in the note
     for name in values if known is not None else ():
         is_taken = name in known and matches_type(values[name], known[name])
-        if not is_taken and name not in given:  # Adafactor has two eps
+        if not is_taken and name not in set_names:  # Adafactor has two eps
             dropped[name] = f"such {name}" if name in known else name
     if not dropped:
         return ()

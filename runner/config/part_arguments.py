@@ -65,8 +65,8 @@ def read_arguments(target: str) -> PartArguments | None:
     """
     if (arguments := dense_arguments(target)) is not None:
         return PartArguments({n: make_declaration(a, GIVEN_IN_CODE) for n, a in arguments.items()})
-    found = _find(target)
-    return None if found is None else _arguments(*found)
+    definition = _find(target)
+    return None if definition is None else _arguments(*definition)
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def _find(target: str) -> tuple[_Source, ast.ClassDef | ast.FunctionDef] | None:
         return (source, node) if any(m.endswith("_option") for m in marks) else None
     if isinstance(node, ast.ClassDef):
         return source, node
-    elsewhere = source.import_of(name)
-    return _find(elsewhere) if elsewhere else None
+    imported = source.import_of(name)
+    return _find(imported) if imported else None
 
 
 def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArguments:
@@ -132,11 +132,11 @@ def _arguments(source: _Source, node: ast.ClassDef | ast.FunctionDef) -> PartArg
         if not own.takes_more:
             return own
     for base in map(ast.unparse, node.bases):
-        found = _find_beside(source, base)
-        if found is not None:
-            above = _arguments(*found)
-            declared = {**own.declared, **above.declared, **own.declared}  # its own come first
-            return PartArguments(declared, above.takes_more)
+        base_class = _find_beside(source, base)
+        if base_class is not None:
+            inherited = _arguments(*base_class)
+            declared = {**own.declared, **inherited.declared, **own.declared}  # its own come first
+            return PartArguments(declared, inherited.takes_more)
     # a base class from elsewhere may accept anything
     return own if init is not None else PartArguments(own.declared, bool(node.bases))
 
@@ -146,10 +146,10 @@ def _find_beside(source: _Source, name: str) -> tuple[_Source, ast.ClassDef] | N
     node = source.define(name)
     if isinstance(node, ast.Assign):
         return _find_beside(source, ast.unparse(node.value))
-    found = (source, node) if node is not None else _find(source.import_of(name) or "")
-    if found is None or not isinstance(found[1], ast.ClassDef):
+    definition = (source, node) if node is not None else _find(source.import_of(name) or "")
+    if definition is None or not isinstance(definition[1], ast.ClassDef):
         return None
-    return found[0], found[1]
+    return definition[0], definition[1]
 
 
 def _fields(source: _Source, node: ast.ClassDef) -> Iterator[tuple[str, Declaration]]:
@@ -165,8 +165,8 @@ def _fields(source: _Source, node: ast.ClassDef) -> Iterator[tuple[str, Declarat
 def _arguments_of_function(source: _Source, node: ast.FunctionDef) -> PartArguments:
     arguments, declared = node.args, {}
     positional = [*arguments.posonlyargs, *arguments.args]
-    without = len(positional) - len(arguments.defaults)
-    defaults: list[ast.expr | None] = [None] * without + [*arguments.defaults]
+    num_required = len(positional) - len(arguments.defaults)
+    defaults: list[ast.expr | None] = [None] * num_required + [*arguments.defaults]
     for argument, default in zip(
         [*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True
     ):
@@ -174,8 +174,8 @@ def _arguments_of_function(source: _Source, node: ast.FunctionDef) -> PartArgume
             continue  # a configuration gives arguments by name
         if argument.annotation is not None and not _is_given_by_code(argument.annotation):
             annotation = _evaluate(source, argument.annotation)
-            given = NO_DEFAULT if default is None else GIVEN_IN_CODE
-            declared[argument.arg] = make_declaration(annotation, given)
+            default_kind = NO_DEFAULT if default is None else GIVEN_IN_CODE
+            declared[argument.arg] = make_declaration(annotation, default_kind)
     takes_more = arguments.kwarg is not None
     settings = _find_beside(source, RECIPE) if takes_more else None
     if settings is not None:

@@ -24,19 +24,19 @@ PATH_KEYS = (
 )
 
 
-def find_empty_paths(given: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+def find_empty_paths(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
     """Return a message for each key that was given an empty value, such as an unset variable.
 
     An empty path would mean the current folder.
 
     Args:
-        given: dotted key -> value, of the command line.
+        values: dotted key -> value, of the command line.
         keys: dotted keys of paths.
     """
     return [
         f"{key}=: names no file and no folder; {key}=. is the folder that you are in"
         for key in keys
-        if given.get(key) == ""
+        if values.get(key) == ""
     ]
 
 

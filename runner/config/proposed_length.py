@@ -141,18 +141,18 @@ def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]
         config: resolved; it is not changed.
         train_rows: of the train split.
     """
-    wanted = automatic_keys(config)
+    keys = automatic_keys(config)
     groups = {group: config.get(group) for group in ("trainer", "scheduler")}
-    if not wanted or not all(isinstance(node, Mapping) for node in groups.values()):
+    if not keys or not all(isinstance(node, Mapping) for node in groups.values()):
         return {**config}
     trainer, scheduler = ({**node} for node in groups.values() if node is not None)
     proposed = propose_length(train_rows)
-    if "trainer.batch_size" in wanted:
+    if "trainer.batch_size" in keys:
         parts = batches_per_update(*(_count(trainer, key) for key in GLOBAL_BATCH_KEYS[1:]))
         trainer["batch_size"] = max(1, proposed.batch_size // parts)
-    if "trainer.max_epochs" in wanted:
+    if "trainer.max_epochs" in keys:
         trainer["max_epochs"] = proposed.max_epochs
-    if "scheduler.warmup" in wanted:
+    if "scheduler.warmup" in keys:
         update_rows = global_batch_size(*(_count(trainer, key) for key in GLOBAL_BATCH_KEYS))
         per_epoch = math.ceil(train_rows / update_rows)
         epochs = per_epoch * _count(trainer, "max_epochs")

@@ -55,8 +55,8 @@ def find_sent_reads(
     ]
     if token_env is not None:
         reads.append(("dataset.token_env", str(token_env)))
-    named = {name for word in words for name in re.findall(r"\w+", word)}
-    return tuple((k, v) for k, v in reads if v in os.environ and v not in named | HARMLESS_NAMES)
+    in_words = {name for word in words for name in re.findall(r"\w+", word)}
+    return tuple((k, v) for k, v in reads if v in os.environ and v not in in_words | HARMLESS_NAMES)
 
 
 def _is_local_path(key: str, value: Any) -> bool:
@@ -102,12 +102,12 @@ def check_sent_places(config: Mapping[str, Any], words: Sequence[str]) -> None:
     Raises:
         UserError: for a place that is not named there.
     """
-    given = {word.rpartition("=")[2].rstrip("/") for word in words}
+    places = {word.rpartition("=")[2].rstrip("/") for word in words}
     keys = {word.partition("=")[0].lstrip("+") for word in words}
     for (group, name), without in _PLACES.items():
         place = (config.get(group) or {}).get(name)
         key = f"{group}.{name}"
-        if place is not None and key not in keys and str(place).rstrip("/") not in given:
+        if place is not None and key not in keys and str(place).rstrip("/") not in places:
             raise UserError(
                 f"{key}={place}: is a place outside the run, which is not taken from a run "
                 f"directory that others may have written; {_AGAIN}, or {without}"

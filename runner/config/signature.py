@@ -81,32 +81,32 @@ def active_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     nets later), callbacks that only watch, and the row scope that losses had
     before it became a choice.
     """
-    kept = dict(config)
+    active = dict(config)
     rules = keys_signed("when on")
     for key in [*rules, *keys_signed("when set")]:
         group, _, name = key.partition(".")
-        node = kept.get(group) or {}
+        node = active.get(group) or {}
         is_active = is_enabled(node.get(name)) if key in rules else node.get(name)
         if name in node and not is_active:
-            kept[group] = {k: v for k, v in node.items() if k != name}
+            active[group] = {k: v for k, v in node.items() if k != name}
     model = config.get("model") or {}
     loss = model.get("loss") or {}
     if loss.get("within") == UPDATE_SCOPE:
         without_scope = {k: v for k, v in loss.items() if k != "within"}
-        kept["model"] = model = {**model, "loss": without_scope}
-    kept["optimizer"] = _without_default_dtypes(kept.get("optimizer") or {})
+        active["model"] = model = {**model, "loss": without_scope}
+    active["optimizer"] = _without_default_dtypes(active.get("optimizer") or {})
     unset = [name for name, value in hidden_settings(config).items() if value is None]
     if unset:
         net = {k: v for k, v in model["net"].items() if k not in unset}
-        kept["model"] = {**model, "net": net}
-    kept["model"] = _without_unset_arguments(kept.get("model") or {})
-    callbacks = kept.pop("callbacks", None) or {}
+        active["model"] = {**model, "net": net}
+    active["model"] = _without_unset_arguments(active.get("model") or {})
+    callbacks = active.pop("callbacks", None) or {}
     acting = {
         name: node
         for name, node in callbacks.items()
         if not str(node.get("_target_")).startswith(UNSIGNED_CALLBACKS)
     }
-    return {**kept, "callbacks": acting} if acting else kept
+    return {**active, "callbacks": acting} if acting else active
 
 
 def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def _without_default_dtypes(optimizer: Mapping[str, Any]) -> dict[str, Any]:
     if (optimizer.get("sparse") or {}).get("dtype", "fp32") != "fp32":
         return dict(optimizer)
     parts = optimizer.get("parts")
-    kept = stripped(optimizer)
-    return {**kept, "parts": [stripped(part) for part in parts]} if parts else kept
+    signed = stripped(optimizer)
+    return {**signed, "parts": [stripped(part) for part in parts]} if parts else signed
 
 
 def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +131,14 @@ def _without_unset_arguments(model: Mapping[str, Any]) -> dict[str, Any]:
 
     If the number of negatives is not set, the default number is inserted.
     """
-    kept = dict(model)
+    signed = dict(model)
     for part in ("net", "loss"):
-        node = kept.get(part) or {}
+        node = signed.get(part) or {}
         if str(node.get("_target_")).startswith(BUILTIN_MODELS):
-            kept[part] = {
+            signed[part] = {
                 k: v for k, v in node.items() if v or f"model.{part}.{k}" not in LATER_KEYS
             }
-    return {**kept, "net": with_drawn_negatives(kept["net"])} if kept.get("net") else kept
+    return {**signed, "net": with_drawn_negatives(signed["net"])} if signed.get("net") else signed
 
 
 def with_drawn_negatives(net: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -47,9 +47,9 @@ class PartKind:
 
     def describe_missing(self, target: Any) -> str:
         """Describe which methods a class lacks, if it has some of them."""
-        found = {name: getattr(target, name, None) for name in self.methods}
-        abstract = [n for n, m in found.items() if getattr(m, "__isabstractmethod__", False)]
-        missing = [name for name, m in found.items() if not callable(m) or name in abstract]
+        members = {name: getattr(target, name, None) for name in self.methods}
+        abstract = [n for n, m in members.items() if getattr(m, "__isabstractmethod__", False)]
+        missing = [name for name, m in members.items() if not callable(m) or name in abstract]
         is_near = abstract or len(missing) < len(self.methods)
         if not isinstance(target, type) or not missing or not is_near:
             return ""

@@ -94,9 +94,9 @@ def check_config(
         rules += () if evaluates else (check_batch_statistics, check_item_memory)
     failures = []
     for rule in rules:
-        found, failure = _run_rule(rule, config)
+        rule_problems, failure = _run_rule(rule, config)
         # A rule would repeat what the type check has already reported about a key.
-        problems += [p for p in found if not _names_any(p, reported_keys)]
+        problems += [p for p in rule_problems if not _names_any(p, reported_keys)]
         failures += [failure] if failure is not None else []
     if failures and not problems and not known_problems:
         raise failures[0]
@@ -114,17 +114,17 @@ def _run_rule(rule: Rule, config: Config) -> tuple[list[str], Exception | None]:
     Raises:
         UserError: for a file that a rule reads and that is damaged.
     """
-    found: list[str] = []
+    problems: list[str] = []
     try:
         for problem in rule(config):
-            found.append(problem)
+            problems.append(problem)
     except ConfigError as error:
-        found += error.problems
+        problems += error.problems
     except UserError:
         raise
     except Exception as error:
-        return found, error
-    return found, None
+        return problems, error
+    return problems, None
 
 
 def _ask(parse: Callable[[Config], object]) -> Rule:
@@ -234,8 +234,8 @@ def _check_table_widths(net: Config) -> None:
 def _check_dense_optimizer(config: Config, allowed: Sequence[str]) -> Iterator[str]:
     target = get_key(config, "optimizer.dense._target_")
     if isinstance(target, str) and is_in_packages(target, allowed):
-        ours = ("torch.nn", "torchmetrics", "runner")
-        if is_in_packages(target, ours) and not is_in_packages(target, ("runner.optim",)):
+        packages = ("torch.nn", "torchmetrics", "runner")
+        if is_in_packages(target, packages) and not is_in_packages(target, ("runner.optim",)):
             yield (
                 f"optimizer.dense._target_={target}: is not an optimizer; name a class of "
                 "torch.optim"

@@ -71,12 +71,14 @@ def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
 
 def _idle_metric_keys(config: Config) -> Iterator[str]:
     metrics, net = config["metrics"], config["model"]["net"]["_target_"]
-    listed = [split_task(str(name))[0].partition("@")[0] for name in metrics["eval"]]
+    metric_names = [split_task(str(name))[0].partition("@")[0] for name in metrics["eval"]]
     bins = metrics["ece_bins"]
-    if bins != MetricSettings.ece_bins and "ece" not in listed:
+    if bins != MetricSettings.ece_bins and "ece" not in metric_names:
         yield f"metrics.ece_bins={bins} has no effect, since metrics.eval lists no ece"
-    found = [metric for name in metrics["eval"] if (metric := find_metric(str(name))) is not None]
-    rankings = [metric for metric in found if metric.needs in ("users", "lists")]
+    evaluated = [
+        metric for name in metrics["eval"] if (metric := find_metric(str(name))) is not None
+    ]
+    rankings = [metric for metric in evaluated if metric.needs in ("users", "lists")]
     for key, default in (("candidates", "rows"), ("relevant_from", None)):
         if metrics[key] != default and not rankings:
             yield (
@@ -122,8 +124,8 @@ def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterato
     if dataset.get("on_bad_rows") == "error" and most != defaults.get("max_bad_rows"):
         yield f"dataset.max_bad_rows={most} has no effect without dataset.on_bad_rows=skip"
     yield from _idle_sharding_keys(config, default_config["sharding"])
-    launcher, usual = config.get("launcher") or {}, default_config.get("launcher") or {}
+    launcher, default_launcher = config.get("launcher") or {}, default_config.get("launcher") or {}
     if not os.environ.get("RUNNER_SWEEP"):
         for key, value in launcher.items():
-            if value != usual.get(key):
+            if value != default_launcher.get(key):
                 yield f"launcher.{key}={value} has no effect on a single run; -m starts a sweep"

@@ -47,10 +47,10 @@ def check_warm_start(config: Config) -> Iterator[str]:
             "checkpoint.init_average=true: takes the averages of checkpoint.init_from, which is "
             "not set"
         )
-    taken = init is not None or bool(tables)
+    has_source = init is not None or bool(tables)
     if get_key(config, "checkpoint.init_linear"):
-        yield from _check_linear_start(config, taken=taken)
-    elif get_key(config, "model.net.pairs") == FITTED and not taken:
+        yield from _check_linear_start(config, has_source=has_source)
+    elif get_key(config, "model.net.pairs") == FITTED and not has_source:
         yield (
             f"model.net.pairs={FITTED}: checkpoint.init_linear=true fits them, and is not set; "
             "model.net.pairs=true learns them in the training"
@@ -61,31 +61,31 @@ def check_warm_start(config: Config) -> Iterator[str]:
                 f"checkpoint.init_names.{name}={other}: needed is the name in the source, or null "
                 "to leave the weight out"
             )
-    for table, given in tables.items():
-        yield from _check_table_source(f"checkpoint.init_tables.{table}", given)
+    for table, source in tables.items():
+        yield from _check_table_source(f"checkpoint.init_tables.{table}", source)
 
 
-def _check_linear_start(config: Config, *, taken: bool) -> Iterator[str]:
+def _check_linear_start(config: Config, *, has_source: bool) -> Iterator[str]:
     key = "checkpoint.init_linear=true"
     net = str(get_key(config, "model.net._target_"))
     if net.startswith("runner.models.") and net != LINEAR_START_NET:
         name = net.rpartition(".")[2]
         yield f"{key}: {name} has no linear half beside a deep one; model=wide_and_deep has"
-    if taken:
+    if has_source:
         yield f"{key}: checkpoint.init_from and init_tables give the start; choose one"
     if (ranks := get_key(config, "trainer.num_processes")) != 1:
         yield f"{key}: works on one rank, not trainer.num_processes={ranks}"
 
 
-def _check_table_source(key: str, given: Any) -> Iterator[str]:
-    if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
-        yield f"{key}={given}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
+def _check_table_source(key: str, source: Any) -> Iterator[str]:
+    if not isinstance(source, Mapping) or not isinstance(source.get("from"), str):
+        yield f"{key}={source}: write {{from: DIR}}, or {{from: DIR, table: NAME}} for another name"
         return
-    yield from unknown_keys(given, ("from", "table"), key)
-    if not isinstance(given.get("table", ""), str):
-        yield f"{key}.table={given['table']}: needed is the name of a table in the source"
-    if not os.path.isdir(given["from"]):
-        yield f"{key}.from={given['from']}: no such folder"
+    yield from unknown_keys(source, ("from", "table"), key)
+    if not isinstance(source.get("table", ""), str):
+        yield f"{key}.table={source['table']}: needed is the name of a table in the source"
+    if not os.path.isdir(source["from"]):
+        yield f"{key}.from={source['from']}: no such folder"
 
 
 def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
@@ -100,15 +100,15 @@ def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
     init = get_key(config, "checkpoint.init_from")
     if init is not None:
         yield from _check_has_checkpoint("checkpoint.init_from", Path(init))
-    for table, given in (get_key(config, "checkpoint.init_tables") or {}).items():
-        key, path = f"checkpoint.init_tables.{table}", Path(given["from"])
+    for table, source in (get_key(config, "checkpoint.init_tables") or {}).items():
+        key, path = f"checkpoint.init_tables.{table}", Path(source["from"])
         yield from _check_has_checkpoint(f"{key}.from", path)
         summary = peek_checkpoint(path)
         if summary is None:
             continue
         names = [name.split("/") for name in summary.tensor_names if name.startswith("tables/")]
         known = sorted({name[1] for name in names if name[-1] == "weight"})
-        source_table = given.get("table") or table
+        source_table = source.get("table") or table
         if source_table not in known:
             hint = f"{nearest_hint(source_table, known)}; {path} has {', '.join(known) or 'none'}"
             yield f"{key}.table={source_table}: no table {source_table!r}{hint}"

@@ -58,8 +58,8 @@ class EvaluateLoopSettings:
 
 def judged_splits(split: str | list[str] | None, known: Container[str]) -> list[str]:
     """Return the splits that `loop.split` of an evaluation selects, among those of a dataset."""
-    given = split or ("test" if "test" in known else "validation")
-    return [given] if isinstance(given, str) else list(given)
+    chosen = split or ("test" if "test" in known else "validation")
+    return [chosen] if isinstance(chosen, str) else list(chosen)
 
 
 @dataclass(frozen=True)
