@@ -138,8 +138,8 @@ def _running(page: Page, run: RunRecord) -> str:
     if "examples_per_s" in speed:
         facts.append(("examples a second", f"{speed['examples_per_s']:,.0f}"))
     facts += [(name, format_number(value)) for name, value in list(run.metrics.items())[:5]]
-    drawn = metric_figures(read_curves(run), best=run.best_step)
-    figures = dict(islice(drawn.items(), _FIGURES_SHOWN))
+    all_figures = metric_figures(read_curves(run), best=run.best_step)
+    figures = dict(islice(all_figures.items(), _FIGURES_SHOWN))
     link = f'<p><a href="{escape(LINKS.run(run))}">the whole run</a></p>'
     return link + render_facts(facts) + page.add_grid(figures)
 

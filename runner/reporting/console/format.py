@@ -148,8 +148,8 @@ def result_tables(
     best = {evaluation_name(split): values for split, values in reachable.items()}
     tables = {}
     for split, values in by_split.items():
-        named = yardstick.get("metrics", {}).items()
-        measured = {k.removeprefix(f"{split}/"): v for k, v in named if k.startswith(f"{split}/")}
+        items = yardstick.get("metrics", {}).items()
+        measured = {k.removeprefix(f"{split}/"): v for k, v in items if k.startswith(f"{split}/")}
         table = evaluation_table(values)
         rows: list[Sequence[str]] = []
         for row in table.rows:
@@ -200,8 +200,8 @@ def result_table(
         rows += _by_scale(row, header, metrics)
         if name.partition("/")[0] == "auc" and any(gains[1:]):
             rows.append(gains)
-        if (beside := _yardstick_row(name, header[1:], yardstick or {})) is not None:
-            rows.append(beside)
+        if (yardstick_row := _yardstick_row(name, header[1:], yardstick or {})) is not None:
+            rows.append(yardstick_row)
     return TextTable(header, rows)
 
 
@@ -215,12 +215,12 @@ def _by_scale(
     """
     name, *cells = row
     train = metrics.get(f"train/{name}", 0.0)
-    others = [abs(v) for k, v in metrics.items() if k in (f"validation/{name}", f"test/{name}")]
-    if name != "loss" or not others or not train >= SCALES_APART * max(others):
+    sizes = [abs(v) for k, v in metrics.items() if k in (f"validation/{name}", f"test/{name}")]
+    if name != "loss" or not sizes or not train >= SCALES_APART * max(sizes):
         return [row]
     in_training = [cell if split == "train" else "" for cell, split in zip(cells, header[1:])]
-    elsewhere = ["" if split == "train" else cell for cell, split in zip(cells, header[1:])]
-    return [[name, *elsewhere], [f"{name} of the train rows", *in_training]]
+    other_cells = ["" if split == "train" else cell for cell, split in zip(cells, header[1:])]
+    return [[name, *other_cells], [f"{name} of the train rows", *in_training]]
 
 
 def _yardstick_row(

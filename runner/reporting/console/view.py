@@ -93,8 +93,8 @@ class View:
         _log.info("%s", self._train_line(step, metrics, *rest))
         if not self._surface.has_bar:
             # Those of single tasks would make long lines; log.txt has them.
-            whole = {name: value for name, value in metrics.items() if "/" not in name}
-            self._surface.write_line(self._train_line(step, whole or metrics, *rest))
+            overall = {name: value for name, value in metrics.items() if "/" not in name}
+            self._surface.write_line(self._train_line(step, overall or metrics, *rest))
 
     def _train_line(self, step: int, metrics: Mapping[str, float], *rest: str) -> str:
         values = [f"{name} {format_number(value)}" for name, value in metrics.items()]
@@ -111,11 +111,11 @@ class View:
             return
         self._next_draw_s = now_s + REFRESH_EVERY_S
         total = total_rows or self._total_rows
-        done = f"{self._rows:,}" + (f"/{total:,}" if total else "") + " rows"
-        self._surface.draw_progress(self._split, self._rows, total, done)
+        progress = f"{self._rows:,}" + (f"/{total:,}" if total else "") + " rows"
+        self._surface.draw_progress(self._split, self._rows, total, progress)
         if not self._surface.has_bar and now_s >= self._next_line_s:
             self._next_line_s = now_s + LINE_EVERY_S
-            self._surface.write_line(f"{split}  {done}")
+            self._surface.write_line(f"{split}  {progress}")
 
     def log_evaluation(
         self, split: str, step: int, metrics: Mapping[str, float], *, best: bool = False
@@ -178,14 +178,14 @@ class View:
         took = f" in {format_duration(active_s)}" if active_s is not None else ""
         best_step = f"; best at step {best['step']:,.0f}" if best else ""
         title = f"{status} at step {step:,}{took}{best_step}"
-        room = self._surface.width - 2
+        width = self._surface.width - 2
         if metrics:
             tables = result_tables(metrics, reachable or {}, yardstick)
             if "" in tables and tables[""].width() + 2 > self._surface.width:
                 tables = {}  # one table for all splits would not fit
             by_split = group_by_split(metrics)
             for split, table in (tables or dict.fromkeys(by_split)).items():
-                if table is None or fit_to_width(table, room).width() > room:
+                if table is None or fit_to_width(table, width).width() > width:
                     table = result_table(by_split[split], reachable or {}, yardstick)
                 self._surface.write_table(split or title, table)
             if "" not in tables:

@@ -164,10 +164,10 @@ def _find_needed_runs(runs: Sequence[RunRecord], *, by_old_starts: bool) -> dict
 def _learnt_from(folder: Path) -> str | None:
     """Return `dataset.learnt` of a run, which is not part of its identity."""
     try:
-        found = _LEARNT.search(read_plain_yaml(folder / "config.yaml"))
+        match = _LEARNT.search(read_plain_yaml(folder / "config.yaml"))
     except UserError:  # absent or damaged
         return None
-    return found and found[1]
+    return match and match[1]
 
 
 def _last_write_time(folder: Path) -> float:
@@ -203,8 +203,8 @@ def show_cleanup(plan: CleanupPlan) -> None:
 
 
 def _relative(folder: Path) -> str:
-    here = Path.cwd()
-    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
+    cwd = Path.cwd()
+    return str(folder.relative_to(cwd)) if folder.is_relative_to(cwd) else str(folder)
 
 
 def delete_runs(runs: Sequence[RemovableRun]) -> bool:

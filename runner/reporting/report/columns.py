@@ -62,8 +62,8 @@ def _without_companions(keys: Sequence[str], table: Mapping[str, Sequence[Any]])
     kept = list(keys)
     for key in reversed(keys):
         parent = key.rpartition(".")[0]
-        beside = [k for k in kept if k != key and k.rpartition(".")[0] == parent != ""]
-        is_companion = not all(has[key]) and any(has[k] == has[key] for k in beside)
+        siblings = [k for k in kept if k != key and k.rpartition(".")[0] == parent != ""]
+        is_companion = not all(has[key]) and any(has[k] == has[key] for k in siblings)
         if is_companion and len(set(table[key]).difference(_UNSET)) < 2:
             kept.remove(key)
     return kept
@@ -119,9 +119,9 @@ def metric_columns(runs: Sequence[RunRecord], monitor: str) -> list[str]:
     tail = monitor.partition("/")[2]
     splits = Counter(n.partition("/")[0] for n in names)
     split = "test" if splits["test"] else monitor.partition("/")[0]
-    others = [n for n in names if n.startswith(f"{split}/") and n != monitor]
-    others.sort(key=lambda n: (n != f"test/{tail}", n.partition("/")[2].startswith("loss")))
-    return [n for n in (monitor, *others) if n in names]
+    secondary = [n for n in names if n.startswith(f"{split}/") and n != monitor]
+    secondary.sort(key=lambda n: (n != f"test/{tail}", n.partition("/")[2].startswith("loss")))
+    return [n for n in (monitor, *secondary) if n in names]
 
 
 def sort_runs(

@@ -129,15 +129,15 @@ def _largest_difference(a: Any, b: Any) -> str:
         return f" {a} and {b}"
     if a.keys() != b.keys():
         return f": one has {', '.join(sorted(a.keys() ^ b.keys())[:3])}, the other does not"
-    apart = {
+    differences = {
         k: abs(a[k] - b[k])
         for k in a
         if isinstance(a[k], int | float) and isinstance(b[k], int | float) and a[k] != b[k]
     }
-    if not apart:
+    if not differences:
         return ""
-    name = max(apart, key=lambda k: apart[k])
-    return f": {len(apart)} of {len(a)} differ, most {name}: {a[name]} and {b[name]}"
+    name = max(differences, key=lambda k: differences[k])
+    return f": {len(differences)} of {len(a)} differ, most {name}: {a[name]} and {b[name]}"
 
 
 def _digest(path: Path) -> str:
@@ -206,17 +206,17 @@ def _rows_of_both(one: Sequence[Row], two: Sequence[Row]) -> _SharedRows:
     difference = "" if compared else "no row of the same split and step is in both"
     if differing:
         difference = _describe_difference(*(rows[differing[0]] for rows in by_place))
-    last = [next(reversed(found), None) for found in begins]
+    last = [next(reversed(steps), None) for steps in begins]
     same_end = last[0] == last[1] and last[0] in (None, *compared)
     return _SharedRows(text, difference, not same_end)
 
 
 def _rows_by_place(rows: Sequence[Row]) -> dict[tuple[str, str], Row]:
     """Return all numbers of a split and step; callbacks may have written rows of their own."""
-    found: dict[tuple[str, str], Row] = {}
+    by_place: dict[tuple[str, str], Row] = {}
     for row in rows:
-        found[_place(row)] = {**found.get(_place(row), {}), **row}
-    return found
+        by_place[_place(row)] = {**by_place.get(_place(row), {}), **row}
+    return by_place
 
 
 def _window_begins(rows: Sequence[Row]) -> dict[tuple[str, str], str | None]:

@@ -66,7 +66,8 @@ def show_importance(out: Console, facts: Mapping[str, Any]) -> None:
         for k, v in facts["rank_correlation"].items()
     ]
     lines.append(
-        "time: " + ", ".join(f"{name} {taken:.1f} s" for name, taken in facts["seconds"].items())
+        "time: "
+        + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in facts["seconds"].items())
     )
     for line in lines:
         out.print(Text(line), soft_wrap=True)

@@ -17,8 +17,8 @@ ReadRun = Callable[[Path, str, Mapping[str, str]], RunRecord]
 
 def read_any_run(folder: Path, label: str, row: Mapping[str, str]) -> RunRecord:
     """Return the record of a run, started or not."""
-    read = read_run if (folder / "meta.json").exists() else read_unstarted_run
-    return read(folder, label, row)
+    read_one = read_run if (folder / "meta.json").exists() else read_unstarted_run
+    return read_one(folder, label, row)
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def find_runs(folders: Sequence[Path], read: ReadRun = read_any_run) -> RunSelec
             continue
         has_run = False
         for path, row in _walk(folder, sweeps, problems):
-            label = _label(path, folder, alone=len(folders) == 1)
-            real, has_run = path.resolve(), True
-            if real in runs:
+            label = _label(path, folder, is_only_folder=len(folders) == 1)
+            real_path, has_run = path.resolve(), True
+            if real_path in runs:
                 continue
             try:
-                runs[real] = read(path, label, row)
+                runs[real_path] = read(path, label, row)
             except UserError as error:
                 problems.append(str(error))
             except OSError as error:
@@ -90,11 +90,11 @@ def _walk(
     problems += [f"{path}: {why}" for path, why in unreadable]
 
 
-def _label(path: Path, given: Path, *, alone: bool) -> str:
-    if path == given:
+def _label(path: Path, folder: Path, *, is_only_folder: bool) -> str:
+    if path == folder:
         return path.name or str(path)
-    inner = str(path.relative_to(given))
-    return inner if alone else f"{given.name}/{inner}"
+    inner = str(path.relative_to(folder))
+    return inner if is_only_folder else f"{folder.name}/{inner}"
 
 
 def _explain_no_runs(folder: Path) -> str:

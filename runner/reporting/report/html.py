@@ -58,8 +58,8 @@ class Page:
 
     def add_grid(self, figures: Mapping[str, Mapping[str, Any]]) -> str:
         """Add figures, and return HTML that shows them side by side; empty for none."""
-        drawn = "".join(self.add_figure(figure, heading) for heading, figure in figures.items())
-        return f'<div class="grid">{drawn}</div>' if drawn else ""
+        content = "".join(self.add_figure(figure, heading) for heading, figure in figures.items())
+        return f'<div class="grid">{content}</div>' if content else ""
 
     def add_figure_choice(self, figures: Mapping[str, Mapping[str, Any]]) -> str:
         """Add figures of which one is shown, and return HTML with a list to choose from."""

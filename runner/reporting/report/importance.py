@@ -104,7 +104,7 @@ def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float |
 
 def seed_variance_share(settings: Sequence[SeedGroup], metric: str) -> float | None:
     """Return the share of the variance that remains between runs of the same settings."""
-    groups = [g for one in settings if (g := one.metric_values(metric))]
+    groups = [g for setting in settings if (g := setting.metric_values(metric))]
     values = [v for g in groups for v in g]
     free = len(values) - len(groups)
     if free < 1 or len(values) < _MIN_RUNS:

@@ -126,8 +126,8 @@ def _notes(runs: Sequence[RunRecord], monitored: str) -> list[str]:
         )
     if len(started) < len(runs):
         num_unstarted = len(runs) - len(started)
-        told = "it had begun: it has" if num_unstarted == 1 else "they had begun: they have"
-        notes.append(f"{num_unstarted:,} ended before {told} no meta.json")
+        clause = "it had begun: it has" if num_unstarted == 1 else "they had begun: they have"
+        notes.append(f"{num_unstarted:,} ended before {clause} no meta.json")
     return notes
 
 

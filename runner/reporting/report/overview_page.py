@@ -150,8 +150,8 @@ def _runs(board: Leaderboard, links: Links) -> str:
         row.append(number_cell(run.seconds, format_duration))
         rows.append([*row, link_cell(links.run(run), run.label)])
     table = render_table(header, rows, numeric=right, sortable=True)
-    whole = [name for name in metrics if name.count("/") == 1]  # of all tasks and rows
-    hidden = set(metrics) - {*whole[:_METRICS_SHOWN], *metrics[:1], *board.secondary_objectives}
+    overall = [name for name in metrics if name.count("/") == 1]  # of all tasks and rows
+    hidden = set(metrics) - {*overall[:_METRICS_SHOWN], *metrics[:1], *board.secondary_objectives}
     left_out = len(board.metrics) - len(metrics)
     more = f'<p class="note">{left_out:,} further metrics are in the result.json of each run.</p>'
     told = f"* on the front: no completed run is better in {metrics[0]} or "
@@ -235,7 +235,7 @@ def _history(page: Page, board: Leaderboard) -> str:
 
 def _parameters(page: Page, overview: Overview) -> None:
     metric, direction = overview.board.monitor
-    done = [r for r in overview.board.runs if r.is_completed]
+    completed = [r for r in overview.board.runs if r.is_completed]
     if overview.importances:
         bars = page.add_figure(
             importance_bars(overview.importances, overview.seed_variance_share, metric)
@@ -248,12 +248,12 @@ def _parameters(page: Page, overview: Overview) -> None:
         page.add_section("Importance", f'<p class="note">{note}</p>{bars}')
     keys = [s.key for s in overview.importances]
     keys += [k for k in overview.board.keys if k not in keys]
-    if len(done) > 2 and keys:
-        effects = {key: effect_figure(done, key, metric) for key in keys[:_MAX_EFFECTS]}
+    if len(completed) > 2 and keys:
+        effects = {key: effect_figure(completed, key, metric) for key in keys[:_MAX_EFFECTS]}
         note = f'<p class="note">{escape(metric)} of each run; the bars are medians.</p>'
         page.add_section("Effects", note + page.add_grid(effects))
     seeds = ["seed"] if overview.board.seeds_vary and len(keys) < _MAX_AXES else []
-    measured = [*done, *(r for r in overview.board.runs if r.status == "pruned")]
+    measured = [*completed, *(r for r in overview.board.runs if r.status == "pruned")]
     figure = parallel_coordinates(measured, [*keys[:_MAX_AXES], *seeds], metric, direction)
     if figure is not None:
         note = (

@@ -102,11 +102,11 @@ def curve_figures(
         labels: returns the name of a group.
         first_metric: the metric that comes first.
     """
-    drawn: list[tuple[int, str, RunRecord]] = []
+    runs: list[tuple[int, str, RunRecord]] = []
     for number, group in enumerate(groups):
-        drawn += [(number, labels(group), run) for run in group.runs]
-    drawn += [(MAX_COLOURED, f"{r.label} ({r.status})", r) for r in grey_runs]
-    logs = [(n, label, read_curves(run)) for n, label, run in drawn[:MAX_CURVES]]
+        runs += [(number, labels(group), run) for run in group.runs]
+    runs += [(MAX_COLOURED, f"{r.label} ({r.status})", r) for r in grey_runs]
+    logs = [(n, label, read_curves(run)) for n, label, run in runs[:MAX_CURVES]]
     names = dict.fromkeys(m for _, _, log in logs for m, (xs, _) in log.items() if len(xs) > 1)
     figures = {}
     for name in sorted(names, key=lambda n: (n != first_metric, _curve_order(n))):

@@ -47,8 +47,10 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
                 hovertemplate="%{y:.5g}<extra>%{text}</extra>",
             )
         )
-    done = (v if r.is_completed else None for _, r, v in measured)
-    best = itertools.accumulate(done, lambda *two: min(two, key=lambda v: sort_value(v, direction)))
+    completed = (v if r.is_completed else None for _, r, v in measured)
+    best = itertools.accumulate(
+        completed, lambda *two: min(two, key=lambda v: sort_value(v, direction))
+    )
     style = {"color": "#64748b", "width": 1.5, "shape": "hv"}
     places = [n for n, _, _ in measured]
     line = scatter("lines", places, [*best], name="best so far", line=style, hoverinfo="skip")

@@ -266,15 +266,15 @@ def last_error(path: Path) -> str | None:
     An entry is a line of a run's `log.txt` with all lines up to the next entry. For a traceback the
     line with the exception is returned. A job's output also has lines that begin with `error: `.
     """
-    found, in_traceback = None, False
+    last, in_traceback = None, False
     for line in text_lines(read_tail(path)):
         if entry := _LOGGED.match(line):
-            found = entry[2] if entry[1] in _ERROR_LEVELS else None
+            last = entry[2] if entry[1] in _ERROR_LEVELS else None
             in_traceback = False
         elif line.startswith("error: "):
-            found = line.removeprefix("error: ")
+            last = line.removeprefix("error: ")
         elif line.startswith("Traceback (most recent call last)"):
             in_traceback = True
         elif in_traceback and not line.startswith(" "):
-            found, in_traceback = line, False
-    return found and found[:MAX_ERROR_LENGTH]
+            last, in_traceback = line, False
+    return last and last[:MAX_ERROR_LENGTH]

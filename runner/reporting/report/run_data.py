@@ -31,12 +31,12 @@ def drift_section(features: Sequence[Mapping[str, Any]]) -> str:
         (f, {s: numeric_values(v) for s, v in (f.get("splits") or {}).items()}) for f in features
     ]
     measured.sort(key=lambda pair: -max((v.get("psi", 0.0) for v in pair[1].values()), default=0.0))
-    splits = list(dict.fromkeys(split for _, found in measured for split in found))
+    splits = list(dict.fromkeys(split for _, by_split in measured for split in by_split))
     columns = [
         (fact, split)
         for fact in _HEADINGS
         for split in splits
-        if any(fact in found.get(split, {}) for _, found in measured)
+        if any(fact in by_split.get(split, {}) for _, by_split in measured)
     ]
     if not columns:
         return ""
@@ -44,9 +44,9 @@ def drift_section(features: Sequence[Mapping[str, Any]]) -> str:
         [
             Cell(str(feature.get("name"))),
             Cell(str(feature.get("kind"))),
-            *(_cell(fact, found.get(split, {}).get(fact)) for fact, split in columns),
+            *(_cell(fact, by_split.get(split, {}).get(fact)) for fact, split in columns),
         ]
-        for feature, found in measured[:_SHOWN]
+        for feature, by_split in measured[:_SHOWN]
     ]
     numeric = [_HEADINGS[fact].format(split) for fact, split in columns]
     header = ["feature", "kind", *numeric]
@@ -125,5 +125,5 @@ def data_section(data: Mapping[str, Any], calibration: Calibration, findings: Se
     body = render_table(header, rows, numeric=header[2:], sortable=True) if rows else ""
     more = len(features) - _FEATURES_SHOWN
     tail = f'<p class="note">and {more:,} more features</p>' if more > 0 else ""
-    found = f"<h3>Findings</h3>{render_bullets(findings)}" if findings else ""
-    return render_facts(parts) + found + body + tail
+    findings_html = f"<h3>Findings</h3>{render_bullets(findings)}" if findings else ""
+    return render_facts(parts) + findings_html + body + tail

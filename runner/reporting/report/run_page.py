@@ -129,10 +129,10 @@ def _results(run: RunRecord) -> str:
         tables.append((f"<h3>{escape(heading)}</h3>" if heading else "") + table)
     note, split = "", run.monitor[0].partition("/")[0]
     if run.metrics.keys() - (run.result.get("metrics") or {}).keys():
-        told = f"for {split} its best row, for other splits the last"
+        origin = f"for {split} its best row, for other splits the last"
         note = (
             '<p class="note">What result.json does not have is taken from metrics.jsonl: '
-            f"{escape(told)}.</p>"
+            f"{escape(origin)}.</p>"
         )
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)
@@ -216,8 +216,8 @@ def _configuration(run: RunRecord) -> str:
     starts = [("Given on the command line", run.meta)]
     starts += [(f"Given to resume on {resume.get('at')}", resume) for resume in resumes]
     head = "".join(
-        f'<p class="note">{escape(told)}:</p>{render_bullets(start["overrides"])}<br>'
-        for told, start in starts
+        f'<p class="note">{escape(heading)}:</p>{render_bullets(start["overrides"])}<br>'
+        for heading, start in starts
         if start.get("overrides") and "refused" not in start
     )
     return f"{head}<pre>{escape(text)}</pre>"

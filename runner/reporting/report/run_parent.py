@@ -34,9 +34,9 @@ def parent_section(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> s
     if not source:
         return ""
     path = run.folder / "warm_start.json"
-    taken = read_optional_json(path)
-    check_shapes(path, taken, {"lines": list})
-    lines = [str(line).strip() for line in taken.get("lines") or ()]
+    content = read_optional_json(path)
+    check_shapes(path, content, {"lines": list})
+    lines = [str(line).strip() for line in content.get("lines") or ()]
     carried = f"<h3>What was taken over</h3>{render_bullets(lines)}" if lines else ""
     folder = Path(str(source))
     folder = folder if (folder / "meta.json").exists() else folder.parent.parent
@@ -58,27 +58,30 @@ def _results(run: RunRecord, parent: RunRecord) -> str:
     for name in sorted(run.metrics, key=lambda n: n.count("/")):  # whole splits before slices
         if name not in parent.metrics or name.startswith(GRADIENT_NORM):
             continue
-        ours, theirs = run.metrics[name], parent.metrics[name]
-        numbers = [ours, theirs, ours - theirs]
-        texts = [*map(format_number, numbers[:2]), f"{ours - theirs:+.5f}"]
+        own_value, parent_value = run.metrics[name], parent.metrics[name]
+        numbers = [own_value, parent_value, own_value - parent_value]
+        texts = [*map(format_number, numbers[:2]), f"{own_value - parent_value:+.5f}"]
         rows.append([Cell(name), *(Cell(t, n, "num") for t, n in zip(texts, numbers))])
     header = ["metric", "this run", "parent", "difference"]
     return render_table(header, rows, numeric=header[1:], sortable=True) if rows else ""
 
 
 def _figures(
-    ours: Mapping[str, Curve], theirs: Mapping[str, Curve], monitored: str
+    curves: Mapping[str, Curve], parent_curves: Mapping[str, Curve], monitored: str
 ) -> dict[str, Figure]:
     """Return the curves of whole splits that both have, validation first."""
-    names = [n for n in ours if n in theirs and n.count("/") == 1 and n != GRADIENT_NORM]
-    names = [n for n in names if n.split("/")[0] in SPLITS and len(ours[n][0]) > 1]
+    names = [n for n in curves if n in parent_curves and n.count("/") == 1 and n != GRADIENT_NORM]
+    names = [n for n in names if n.split("/")[0] in SPLITS and len(curves[n][0]) > 1]
     names.sort(key=lambda n: (n != monitored, not n.startswith("validation/")))
-    return {n: _figure(ours[n], theirs[n]) for n in names[:_FIGURES_SHOWN]}
+    return {n: _figure(curves[n], parent_curves[n]) for n in names[:_FIGURES_SHOWN]}
 
 
-def _figure(ours: Curve, theirs: Curve) -> Figure:
+def _figure(run_curve: Curve, parent_curve: Curve) -> Figure:
     traces = []
-    for label, curve, colour in (("parent", theirs, _PARENT_COLOUR), ("run", ours, COLOURS[0])):
+    for label, curve, colour in (
+        ("parent", parent_curve, _PARENT_COLOUR),
+        ("run", run_curve, COLOURS[0]),
+    ):
         trace = trace_of_split(label, *curve)
         dash = "dash" if label == "parent" else "solid"
         traces.append({**trace, "line": {"color": colour, "width": 2, "dash": dash}})

@@ -23,14 +23,14 @@ def read_calibration(run: RunRecord) -> Calibration:
         UserError: if its values are of another form than a run writes.
     """
     path = run.folder / "calibration.json"
-    found: dict[str, tuple[int, Bins]] = {}
+    by_split: dict[str, tuple[int, Bins]] = {}
     for split, facts in _read_splits(path).items():
         bins = {
             name: _read_bins(path, of_task) for name, of_task in (facts.get("tasks") or {}).items()
         }
         if bins:
-            found[split] = facts["step"], bins
-    return found
+            by_split[split] = facts["step"], bins
+    return by_split
 
 
 def _read_splits(path: Path) -> dict[str, dict[str, Any]]:
@@ -41,14 +41,14 @@ def _read_splits(path: Path) -> dict[str, dict[str, Any]]:
     """
     splits = read_optional_json(path)
     check_shapes(path, splits, dict.fromkeys(splits, dict))
-    found = {}
+    by_split = {}
     for split, facts in splits.items():
         if facts:
             check_shapes(path, facts, {"step": int, "tasks": dict, "rows": list})
             if facts.get("step") is None:
                 raise UserError(f"{path}: damaged: {split} has no step")
-            found[split] = facts
-    return found
+            by_split[split] = facts
+    return by_split
 
 
 def _read_bins(path: Path, bins: Any) -> dict[str, list[float]]:
@@ -107,9 +107,9 @@ def hardest_section(run: RunRecord) -> str:
     """
     path = run.folder / "hardest.json"
     parts = []
-    for split, found in _read_splits(path).items():
+    for split, facts in _read_splits(path).items():
         rows = []
-        for row in found.get("rows") or ():
+        for row in facts.get("rows") or ():
             check_shapes(path, {"a row": row}, {"a row": dict})
             check_shapes(path, row, {"row": int, "labels": dict, "predicted": dict})
             labels = numeric_values(row.get("labels") or {})
@@ -121,7 +121,7 @@ def hardest_section(run: RunRecord) -> str:
             cells = [[number_cell(value, _plain) for value in row] for row in rows]
             header = ["row", "loss", *names]
             table = render_table(header, cells, numeric=header, sortable=True)
-            parts.append(f"<h3>{escape(split)}, at update {found['step']:,}</h3>{table}")
+            parts.append(f"<h3>{escape(split)}, at update {facts['step']:,}</h3>{table}")
     note = '<p class="note">Rows by their number in the split, counted from 0.</p>'
     return note + "".join(parts) if parts else ""
 

@@ -97,7 +97,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     with_errors = with_errors and any(run.error for run in board.runs)
     free = out.width - (_ERROR_WIDTH if with_errors else 0)
     fewest = 1 + len(board.secondary_objectives)
-    needed, by_settings, usual = _width, board, dict[str, str]()
+    needed, by_settings, common = _width, board, dict[str, str]()
     if board.keys and _width(out, _runs_table(board, metrics[:fewest])) > free:
         many = len(board.keys) > _SETTINGS_IN_A_CELL and len(board.runs) > 2
         most = _most_common(board) if many else None
@@ -106,7 +106,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
             for k, v in (most or {}).items()
             if v not in ("", "null") and len(v) <= _LONGEST_TOLD
         }
-        usual = {board.headings[k]: v for k, v in shown.items()}
+        common = {board.headings[k]: v for k, v in shown.items()}
         by_settings = _share_a_column(board, out.width * 2 // 5, most)
         board = _with_labels(by_settings) if many else by_settings
         needed = _least_width
@@ -117,9 +117,9 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
         used = needed(out, _runs_table(board, metrics))
         error_width = max(_ERROR_WIDTH, out.width - used - 3)
     out.print(_runs_table(board, metrics, error_width))
-    if usual:
-        told = " ".join(f"{name}={value}" for name, value in usual.items())
-        print_line(out, f"unless its row says otherwise, a run has {told}")
+    if common:
+        settings = " ".join(f"{name}={value}" for name, value in common.items())
+        print_line(out, f"unless its row says otherwise, a run has {settings}")
     num_hidden = len(board.runs) - _ROWS_SHOWN
     if num_hidden > 0:
         where = f"are only in {board.file}" if board.file else "are not shown here"
@@ -150,19 +150,19 @@ def _with_labels(board: Leaderboard) -> Leaderboard:
 
 
 def _share_a_column(
-    board: Leaderboard, longest: int, usual: Mapping[str, str] | None
+    board: Leaderboard, longest: int, common: Mapping[str, str] | None
 ) -> Leaderboard:
     """Return the leaderboard with all settings of a run as one text, which folds at its spaces.
 
     A value is put below its key if both are longer than `longest` characters. Values that are
-    `usual` are left out; None: those that are null.
+    `common` are left out; None: those that are null.
     """
 
     def join(run: RunRecord) -> Mapping[str, str]:
         cells = list(zip(board.keys, format_run_settings(run, board.keys)))
-        if usual is not None:  # a run without a setting that most have differs by that
-            cells = [(k, v or "null" if k in usual else v) for k, v in cells]
-            shown = [(k, v) for k, v in cells if k not in usual or v != (usual[k] or "null")]
+        if common is not None:  # a run without a setting that most have differs by that
+            cells = [(k, v or "null" if k in common else v) for k, v in cells]
+            shown = [(k, v) for k, v in cells if k not in common or v != (common[k] or "null")]
         else:
             shown = [(k, v) for k, v in cells if v not in ("", "null")] or cells
         named = [f"{board.headings[k]}={v.replace(', ', ',')}" for k, v in shown if v]

@@ -86,12 +86,12 @@ def check_tracker(key: str, tracker: Any) -> None:
         if name.startswith("_") or not inspect.isfunction(method):
             continue
         expected = list(inspect.signature(method).parameters)[1:]
-        given = inspect.signature(getattr(tracker, name))
+        signature = inspect.signature(getattr(tracker, name))
         try:
-            given.bind(*expected)
+            signature.bind(*expected)
         except TypeError as error:
             raise ConfigError(
-                f"{key} ({type(tracker).__name__}): {name}{given} must take "
+                f"{key} ({type(tracker).__name__}): {name}{signature} must take "
                 f"({', '.join(expected)}), as runner.Tracker.{name} does: {error}"
             ) from error
 
