@@ -51,9 +51,9 @@ def find_checkpoint(
         return open_checkpoint(path)
     folder = path / "checkpoints"
     steps = saved_steps(folder)
-    asked = step
+    requested = step
     if not steps:
-        raise ConfigError(_missing(path, asked, step, steps))
+        raise ConfigError(_missing(path, requested, step, steps))
     for number, newer in step_folders(folder).items():
         if number > steps[-1]:
             try:
@@ -69,11 +69,11 @@ def find_checkpoint(
         if step == steps[-1]:
             return newest  # to check its files again would take as long
     if step not in steps:
-        raise ConfigError(_missing(path, asked, step, steps))
-    return _open(path, asked, step, steps)
+        raise ConfigError(_missing(path, requested, step, steps))
+    return _open(path, requested, step, steps)
 
 
-def _open(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -> Checkpoint:
+def _open(path: Path, requested: int | str, step: int | str, steps: Sequence[int]) -> Checkpoint:
     """Open one of the steps of a run.
 
     Raises:
@@ -86,7 +86,7 @@ def _open(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -
         whole = ", ".join(str(number) for number in steps if number != step)
         if not whole:
             raise
-        raise DamagedError(f"{_chosen(asked, step)}: {error}; whole are {whole}") from error
+        raise DamagedError(f"{_chosen(requested, step)}: {error}; whole are {whole}") from error
     return check_belongs(saved, path)
 
 
@@ -98,20 +98,20 @@ def why_not_found(path: Path, step: int | str) -> str | None:
     if not (path / "meta.json").exists():
         return None
     steps = saved_steps(path / "checkpoints")
-    asked = step
+    requested = step
     if steps and step == "best":
         newest = peek_checkpoint(path, "last")
         step = ((newest.values.get("best") if newest else None) or {}).get("step", steps[-1])
     if step in steps or (steps and step == "last"):
         return None
-    return _missing(path, asked, step, steps)
+    return _missing(path, requested, step, steps)
 
 
-def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]) -> str:
+def _missing(path: Path, requested: int | str, step: int | str, steps: Sequence[int]) -> str:
     folder = path / "checkpoints"
     if not steps:
         return f"{folder}: holds no whole checkpoint; give a run directory that has one"
-    chosen = _chosen(asked, step)
+    chosen = _chosen(requested, step)
     whole = ", ".join(map(str, steps))
     damaged = step_folders(folder).get(step) if isinstance(step, int) else None
     if damaged is not None:
@@ -122,5 +122,5 @@ def _missing(path: Path, asked: int | str, step: int | str, steps: Sequence[int]
     return f"{chosen}: there is no {folder / f'step-{step}'}; whole are {whole}"
 
 
-def _chosen(asked: int | str, step: int | str) -> str:
-    return f"checkpoint.step={asked}" + (f" (step {step})" if asked != step else "")
+def _chosen(requested: int | str, step: int | str) -> str:
+    return f"checkpoint.step={requested}" + (f" (step {step})" if requested != step else "")

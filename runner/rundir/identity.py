@@ -74,10 +74,10 @@ def check_chain(saved: Checkpoint) -> None:
     if folder is None:
         return
     try:
-        found = link_to(read_manifest(folder))
+        link = link_to(read_manifest(folder))
     except DamagedError:
         return
-    if found != before:
+    if link != before:
         how = f"after another checkpoint of step {before.step} than the one beside it"
         raise UserError(_foreign(saved, how))
 
@@ -113,11 +113,11 @@ def why_not_done(run_dir: Path, result: Mapping[str, Any]) -> str | None:
     Raises:
         UserError: if the checkpoint belongs to another run, or if there is none at all.
     """
-    named = result.get("checkpoint")
-    if named is None:
+    recorded = result.get("checkpoint")
+    if recorded is None:
         return None
     folder = run_dir / "checkpoints"
-    step = named.get("step") if isinstance(named, dict) else None  # None: it was edited
+    step = recorded.get("step") if isinstance(recorded, dict) else None  # None: it was edited
     path = folder / f"step-{step}"
     try:
         saved = check_belongs(open_checkpoint(path), run_dir)
@@ -128,7 +128,7 @@ def why_not_done(run_dir: Path, result: Mapping[str, Any]) -> str | None:
             raise
         check_not_lost(run_dir, result)
         return f"{path} is gone"
-    is_named = asdict(link_to(saved.manifest)) == named
+    is_named = asdict(link_to(saved.manifest)) == recorded
     return None if is_named else f"{path} is not the one that it saved"
 
 
@@ -139,10 +139,10 @@ def check_not_lost(run_dir: Path, result: Mapping[str, Any]) -> None:
         UserError: if its result names a checkpoint, and there is none at all; starting again at
             step 0 would replace the result.
     """
-    named = result.get("checkpoint")
+    recorded = result.get("checkpoint")
     folder = run_dir / "checkpoints"
-    step = named.get("step") if isinstance(named, dict) else None
-    if named is None or (folder / f"step-{step}").is_dir() or saved_steps(folder):
+    step = recorded.get("step") if isinstance(recorded, dict) else None
+    if recorded is None or (folder / f"step-{step}").is_dir() or saved_steps(folder):
         return
     ended = _ENDED.get(str(result.get("status")), "has failed")
     raise UserError(

@@ -121,7 +121,7 @@ def changed_code_note(meta: Mapping[str, Any]) -> tuple[str, ...]:
 def _git(project: Path, *args: str) -> str | None:
     """Return the output of a git command, or None if it fails or git is not installed."""
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             ["git", "-C", str(project), *args],
             capture_output=True,
             timeout=_GIT_TIMEOUT_S,
@@ -129,4 +129,4 @@ def _git(project: Path, *args: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    return process.stdout.decode(errors="replace") if process.returncode == 0 else None

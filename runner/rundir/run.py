@@ -225,8 +225,8 @@ def revert_resume(run: Run, reason: str) -> None:
         return
     before.is_kept = False
     *earlier, last = run.meta["resumes"]
-    refused = {**before.meta, "resumes": [*earlier, {**last, "refused": reason}]}
-    replace_config(run.dir, before.config, run.meta, refused)
+    meta_with_refusal = {**before.meta, "resumes": [*earlier, {**last, "refused": reason}]}
+    replace_config(run.dir, before.config, run.meta, meta_with_refusal)
     if before.result is not None:
         write_json(run.dir / "result.json", before.result)
 

@@ -85,12 +85,12 @@ def unedited_config(
     changes = diff_settings(recorded, json.loads(dumps(config)))
     if not changes:
         return config
-    others = [c for c in changes if not any(f"{c[0]}.".startswith(f"{o}.") for o in overridden)]
-    if not others:
+    edits = [c for c in changes if not any(f"{c[0]}.".startswith(f"{o}.") for o in overridden)]
+    if not edits:
         return dict(recorded)
-    key, _, now = others[0]
+    key, _, now = edits[0]
     raise UserError(
-        f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(others)}\n"
+        f"{folder / 'config.yaml'} was edited since the run wrote it:\n{format_changes(edits)}\n"
         "Nothing was changed. Put the old values back, or give the new ones on the command line, "
         f"as in: resume {shell_path(folder)} {key}={'null' if now is None else now}"
     )

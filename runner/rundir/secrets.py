@@ -77,7 +77,7 @@ def _add(name: str, value: str, *, named: bool) -> None:
         return
     _by_value[value] = name, named
     for everything in (False, True):
-        found = {
+        spellings = {
             text: Spelling(
                 text,
                 f"${{oc.env:{name}}}",
@@ -89,7 +89,7 @@ def _add(name: str, value: str, *, named: bool) -> None:
         }
         # longer ones first, since one may contain another
         _spellings_of[everything] = tuple(
-            sorted(found.values(), key=lambda f: len(f.text), reverse=True)
+            sorted(spellings.values(), key=lambda f: len(f.text), reverse=True)
         )
 
 
@@ -98,18 +98,18 @@ def _spell(value: str) -> set[str]:
     texts = {value}
     if "\n" in value:
         texts |= {line for line in value.splitlines() if len(line) >= _MIN_LINE_LENGTH}
-    found = set(texts)
+    spellings = set(texts)
     for text in texts:
-        found |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-        found |= {repr(text)[1:-1], html.escape(text)}
-        found |= {quote(text), quote(text, safe=""), quote_plus(text)}
+        spellings |= {json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
+        spellings |= {repr(text)[1:-1], html.escape(text)}
+        spellings |= {quote(text), quote(text, safe=""), quote_plus(text)}
         raw = text.encode(errors="surrogateescape")
         for shift in range(3):  # the bytes before it decide the alignment of its bits
             encoded = base64.b64encode(bytes(shift) + raw).decode()
             core = encoded[-(-shift * 8 // 6) : (shift + len(raw)) * 8 // 6]
             if len(core) >= _MIN_BASE64_LENGTH:
-                found |= {core, core.replace("+", "-").replace("/", "_")}
-    return found
+                spellings |= {core, core.replace("+", "-").replace("/", "_")}
+    return spellings
 
 
 def known_spellings(*, everything: bool = True) -> tuple[Spelling, ...]:

@@ -39,9 +39,9 @@ def find_best_job(folder: Path) -> tuple[Path, str]:
                 f"{folder}: a sweep of {len(rows):,} jobs, of which the best is taken: "
                 f"{jobs[name]}{status}, {metric} {value:.5g}; to take another, name its folder"
             )
-    named = ", ".join(str(job) for job in list(jobs.values())[:_NAMED])
+    job_names = ", ".join(str(job) for job in list(jobs.values())[:_NAMED])
     more = f" and {len(jobs) - _NAMED:,} more" if len(jobs) > _NAMED else ""
-    other = f"; to take the run of one job, name its folder: {named}{more}" if named else ""
+    other = f"; to take the run of one job, name its folder: {job_names}{more}" if job_names else ""
     quoted = shell_path(folder)
     if not rows and any((job / "result.json").exists() for job in jobs.values()):
         raise UserError(

@@ -51,8 +51,8 @@ def runs_below(folder: Path) -> list[Path]:
     for link in links:
         if (link / "meta.json").is_file():
             runs.setdefault(link.resolve(), link)
-    found = []
+    dated_runs = []
     for run in runs.values():
         with suppress(OSError):  # another process may delete a run
-            found.append(((run / "meta.json").stat().st_mtime, run))
-    return [path for _, path in sorted(found, reverse=True)]
+            dated_runs.append(((run / "meta.json").stat().st_mtime, run))
+    return [path for _, path in sorted(dated_runs, reverse=True)]

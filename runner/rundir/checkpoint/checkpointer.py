@@ -52,7 +52,7 @@ class _PendingSave:
     files: list[StagedFile]
     values: bytes
     protect: tuple[int, ...]
-    then: Callable[[Path], None] | None
+    on_saved: Callable[[Path], None] | None
     written: dict[str, FileDigest]  # tensors that are not copied, each in a separate file
     failure: Exception | None  # of writing those
 
@@ -115,7 +115,7 @@ class Checkpointer:
         values: Mapping[str, Any],
         *,
         protect: Collection[int] = (),
-        then: Callable[[Path], None] | None = None,
+        on_saved: Callable[[Path], None] | None = None,
         wait: bool = False,
     ) -> None:
         """Copy the state and write it in a thread, after a running save has ended.
@@ -128,7 +128,7 @@ class Checkpointer:
             tensors: the tensors by name.
             values: everything else, as JSON; secrets in it are masked.
             protect: steps whose checkpoints stay.
-            then: called on rank 0 with the complete checkpoint, in the thread that wrote it; an
+            on_saved: called on rank 0 with the complete checkpoint, in the thread that wrote it; an
                 error that it raises becomes a warning.
             wait: whether to return only when the checkpoint is on the disk.
 
@@ -149,7 +149,7 @@ class Checkpointer:
         )
         files = [file for file in files if file.source is None]
         pending = _PendingSave(
-            step, self.folder / name, files, text, tuple(protect), then, written, failure
+            step, self.folder / name, files, text, tuple(protect), on_saved, written, failure
         )
         self._start(lambda: self._write(pending))
         if wait:
@@ -274,9 +274,9 @@ class Checkpointer:
         except Exception as error:
             return self._abandon(pending, error)
         self.newest = link_to(manifest)
-        if pending.then is not None:
+        if pending.on_saved is not None:
             try:
-                pending.then(self.folder / f"step-{pending.step}")
+                pending.on_saved(self.folder / f"step-{pending.step}")
             except Exception as error:  # of any kind: the checkpoint is there
                 reason = describe_error(error)
                 self._notes.append(f"step {pending.step} was not delivered: {reason}")

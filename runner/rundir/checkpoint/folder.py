@@ -63,8 +63,8 @@ def open_checkpoint(path: Path) -> Checkpoint:
         near = nearest_hint(path.name, [p.name for p in step_folders(path.parent).values()])
         raise UserError(f"there is no checkpoint at {path}{near}")
     manifest = read_manifest(path)
-    named = _STEP.fullmatch(path.name)
-    if named and int(named[2]) != manifest.step:
+    match = _STEP.fullmatch(path.name)
+    if match and int(match[2]) != manifest.step:
         raise DamagedError(f"{path} holds step {manifest.step}, not the step of its name")
     try:
         check_names(path, manifest)
@@ -113,17 +113,17 @@ def commit_checkpoint(temporary: Path, final: Path) -> None:
     Raises:
         OSError: if a rename fails; the old folder then has its name again.
     """
-    aside = final.with_name(f".old-{final.name}")
+    old = final.with_name(f".old-{final.name}")
     replaces = os.path.lexists(final)
     if replaces:
-        if os.path.lexists(aside):
-            remove_path(aside)
-        os.rename(final, aside)
+        if os.path.lexists(old):
+            remove_path(old)
+        os.rename(final, old)
     try:
         os.rename(temporary, final)
     except OSError:
         if replaces:
-            os.rename(aside, final)
+            os.rename(old, final)
         raise
     sync_path(final.parent)
 

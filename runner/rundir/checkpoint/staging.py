@@ -92,8 +92,8 @@ class HostBuffer:
         in_memory = [not is_in_file(t) for t in local]
         if self.largest_copy is None:
             num_bytes = sum(t.nbytes for t, has_copy in zip(local, in_memory) if has_copy)
-            room = available_memory_bytes() / (2 * current_ranks().local_world_size)
-            self.largest_copy = math.inf if num_bytes <= room else BLOCK_BYTES
+            free_bytes = available_memory_bytes() / (2 * current_ranks().local_world_size)
+            self.largest_copy = math.inf if num_bytes <= free_bytes else BLOCK_BYTES
         return [
             has_copy and (t.is_cuda or t.nbytes <= self.largest_copy)
             for t, has_copy in zip(local, in_memory)

@@ -158,9 +158,9 @@ def in_blocks(tensor: Tensor) -> Tensor:
     shards = tensor.shards if isinstance(tensor, LocalShards) else [LocalShard(tensor, zeros)]
     blocks = []
     for shard in shards:
-        first_row, *others = shard.offset
+        first_row, *offset_in_row = shard.offset
         for rows in row_blocks(shard.tensor):
-            blocks.append(LocalShard(rows, (first_row, *others)))
+            blocks.append(LocalShard(rows, (first_row, *offset_in_row)))
             first_row += len(rows)
     return LocalShards(tensor.shape, blocks, tensor.dtype, tensor.device)
 

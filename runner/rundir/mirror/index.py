@@ -102,6 +102,6 @@ def require_index(url: str) -> Index:
     files, root = open_store(url)
     parent = posixpath.dirname(root)
     with store_errors(url):
-        beside = files.get_file_info(fs.FileSelector(parent, allow_not_found=True))
-    near = nearest_hint(posixpath.basename(root), [info.base_name for info in beside])
+        siblings = files.get_file_info(fs.FileSelector(parent, allow_not_found=True))
+    near = nearest_hint(posixpath.basename(root), [info.base_name for info in siblings])
     raise StoreError(f"{url}: no run is mirrored there: it has no {INDEX_FILE}{near}")

@@ -85,9 +85,9 @@ class MirrorWriter:
         files, root = open_store(self.url)
         with ExitStack() as stack, store_errors(self.url):
             opened = self._open_all(stack)
-            there = set(self._written.files.values()) if self._written else set()
+            uploaded = set(self._written.files.values()) if self._written else set()
             run_id = read_optional_json(self.folder / "meta.json").get("run_id")
-            index = Index(run_id, _newest_step(opened), self._upload(opened, there))
+            index = Index(run_id, _newest_step(opened), self._upload(opened, uploaded))
             if index != self._written:
                 self._attempted = index
                 with files.open_output_stream(f"{root}/{INDEX_FILE}") as file:
@@ -132,14 +132,14 @@ class MirrorWriter:
             if (self.folder / name).exists() and not Path(name).name.startswith("."):
                 yield _open(name, self.folder / name)
 
-    def _upload(self, opened: list[_OpenFile], there: set[FileDigest]) -> dict[str, FileDigest]:
+    def _upload(self, opened: list[_OpenFile], uploaded: set[FileDigest]) -> dict[str, FileDigest]:
         """Upload each content that the mirror does not have, and return the digests by name."""
         digests = {}
         for entry in opened:
             digest = digests[entry.name] = self._digest(entry)
-            if digest not in there:
+            if digest not in uploaded:
                 self._upload_one(entry, digest)
-                there.add(digest)
+                uploaded.add(digest)
         return digests
 
     def _upload_one(self, entry: _OpenFile, digest: FileDigest) -> None:
@@ -168,10 +168,10 @@ class MirrorWriter:
         """Remove objects that the index does not name, those of a killed writer too."""
         from pyarrow import fs
 
-        named = {object_path(root, digest) for digest in index.files.values()}
+        indexed = {object_path(root, digest) for digest in index.files.values()}
         selector = fs.FileSelector(f"{root}/{OBJECTS}", allow_not_found=True)
         for info in files.get_file_info(selector):
-            if info.is_file and info.path not in named:
+            if info.is_file and info.path not in indexed:
                 files.delete_file(info.path)
 
 

@@ -216,7 +216,7 @@ class Recorder:
                     schedules=job.learning_rates.states(),
                 ),
                 protect=protected,
-                then=deliver if self.due(job.cadence.deliver_every) else None,
+                on_saved=deliver if self.due(job.cadence.deliver_every) else None,
             )
             self.saved_step = state.step
             stall = time.perf_counter() - started

@@ -214,6 +214,6 @@ def test_a_delivery_that_fails_is_a_warning_and_old_checkpoints_go(tmp_path, err
     notes: list[str] = []
     checkpointer = Checkpointer(tmp_path, keep=1, warn=notes.append)
     for step in (1, 2):
-        checkpointer.save(step, {}, {}, then=deliver, wait=True)
+        checkpointer.save(step, {}, {}, on_saved=deliver, wait=True)
     assert notes == [f"step {step} was not delivered: {told}" for step in (1, 2)]
     assert checkpointer.saved_steps() == [2]
