@@ -84,9 +84,9 @@ class SweepDatabase:
         check_run_files(folder, SWEEP_FILES, (".launcher",))
         self.path = folder / DATABASE_FILE
         if self.path.exists() and (damage := self._damage()):
-            aside = _put_aside(self.path)
+            copy = _put_aside(self.path)
             warn(
-                f"{self.path} is damaged ({damage}); it is kept as {aside.name}. What is done is "
+                f"{self.path} is damaged ({damage}); it is kept as {copy.name}. What is done is "
                 "known from the run directories; tries and times of earlier jobs are not shown"
             )
         self._db = self._open()
@@ -294,10 +294,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
         with closing(_connect_to_read(folder)) as db:
             return {key: json.loads(value) for key, value in db.execute(query)}
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
-        again = "the command that began the sweep goes on with it"
+        advice = "the command that began the sweep goes on with it"
         if not os.access(folder, os.W_OK):  # SQLite creates files in its folder even for reading
-            again = "the folder cannot be written; a copy of it elsewhere can be resumed"
-        raise SweepDatabaseError(f"{path}: cannot be read: {error}; {again}") from error
+            advice = "the folder cannot be written; a copy of it elsewhere can be resumed"
+        raise SweepDatabaseError(f"{path}: cannot be read: {error}; {advice}") from error
 
 
 def read_job_states(folder: Path) -> list[tuple[str, str]]:
@@ -348,13 +348,13 @@ def _check_schema(path: Path, db: sqlite3.Connection) -> None:
 
 def _put_aside(path: Path) -> Path:
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    os.replace(path, aside)
+    os.replace(path, copy)
     for end in ("-wal", "-shm", "-journal"):  # auxiliary files of the damaged database
         if (companion := path.with_name(path.name + end)).exists():
-            os.replace(companion, aside.with_name(aside.name + end))
-    return aside
+            os.replace(companion, copy.with_name(copy.name + end))
+    return copy
 
 
 def _is_busy(error: sqlite3.Error) -> bool:

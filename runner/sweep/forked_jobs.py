@@ -85,19 +85,19 @@ class ForkServer:
         self.env, self.num_threads = dict(env), num_threads
         self.problem: str | None = None  # why it forks no more
         self._is_ready = False
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = os.memfd_create("errors")
-        with theirs:
+        with server_socket:
             self._process = subprocess.Popen(
                 parent_death.child_command(
-                    *(sys.executable, *SERVER, str(theirs.fileno()), str(num_threads))
+                    *(sys.executable, *SERVER, str(server_socket.fileno()), str(num_threads))
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 env=self.env,
                 start_new_session=True,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_socket.fileno()],
             )
         self.pid = self._process.pid
         self._end = weakref.finalize(self, _end, self._process, self._socket, self._errors)
@@ -129,14 +129,14 @@ class ForkServer:
         return None
 
     def _request(self, words: bytes, output: int) -> int:
-        held, permit = os.pipe()
+        wait_fd, permit = os.pipe()
         try:
             with _adopting():
-                socket.send_fds(self._socket, [words], [output, held])
+                socket.send_fds(self._socket, [words], [output, wait_fd])
                 pid = int(self._receive())
             os.write(permit, b"!")  # without it, as if the answer is lost, the job ends itself
         finally:
-            os.close(held)
+            os.close(wait_fd)
             os.close(permit)
         return pid
 
@@ -158,10 +158,10 @@ class ForkServer:
         Raises:
             _RefusedError: with the reason, if there will be no job.
         """
-        answer = self._socket.recv(_MAX_ANSWER).decode()
-        if answer == "ready" or answer.isdecimal():
-            return answer
-        raise _RefusedError(answer or self._reason_of_end())
+        reply = self._socket.recv(_MAX_ANSWER).decode()
+        if reply == "ready" or reply.isdecimal():
+            return reply
+        raise _RefusedError(reply or self._reason_of_end())
 
     def _reason_of_end(self) -> str:
         """Return the last line of the process's errors, or its exit code."""

@@ -25,11 +25,11 @@ class GridJobs:
         }
 
     def jobs(self, state: SweepState) -> Iterator[SweepJob]:
-        done = [(j, o) for j in state.jobs if (o := state.outcomes[j.key]).is_done]
+        finished = [(j, o) for j in state.jobs if (o := state.outcomes[j.key]).is_done]
         # The study is made afresh: the grid may have other values than when its jobs ended.
         self.database.reset_trials(state.directory.name, self.plan.metric, self.plan.direction)
-        self._add_trials(done)
-        done_keys = {job.key for job, _ in done}
+        self._add_trials(finished)
+        done_keys = {job.key for job, _ in finished}
         yield from [job for job in state.jobs if job.key not in done_keys]
 
     def receive_outcome(self, job: SweepJob, outcome: Outcome) -> str | None:

@@ -60,8 +60,8 @@ def parse_launcher(overrides: Sequence[str]) -> tuple[str, tuple[str, ...]] | No
                 f"{setting}: _target_ is not allowed here; give the launcher's settings "
                 "plain values"
             )
-    given = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
-    name = given[-1] if given else "basic"
+    named = [o.split("=", 1)[1] for o in overrides if override_key(o) == "hydra/launcher"]
+    name = named[-1] if named else "basic"
     if name == "basic":
         if settings:
             raise ConfigError(
@@ -130,13 +130,13 @@ def _join_ray(settings: Sequence[str], env: dict[str, str]) -> tuple[str, ...]:
         UserError: if Ray does not start here.
     """
     start = "hydra.launcher.ray.init."
-    given = {
+    values = {
         override_key(o).removeprefix(start): o.split("=", 1)[1] for o in settings if start in o
     }
-    if "address" not in given and "RAY_ADDRESS" not in env:
+    if "address" not in values and "RAY_ADDRESS" not in env:
         import ray
 
-        options = {k: yaml.safe_load(v) for k, v in given.items()}
+        options = {k: yaml.safe_load(v) for k, v in values.items()}
         try:
             ray.init(include_dashboard=False, log_to_driver=False, **options)
         except Exception as error:  # Ray raises bare exceptions too

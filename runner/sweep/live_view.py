@@ -121,8 +121,8 @@ class LiveView:
         self.console.print(Text(text), soft_wrap=True)
 
     def _settings(self, job: SweepJob) -> str:
-        named = (f"{self._headings.get(k, k)}={v}" for k, v in job.varying.items())
-        return " ".join(named) or job.label
+        texts = (f"{self._headings.get(k, k)}={v}" for k, v in job.varying.items())
+        return " ".join(texts) or job.label
 
     def _name(self, job: SweepJob) -> str:
         """Return the job's settings, or if they are long the signature that ends its folder."""

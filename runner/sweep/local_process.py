@@ -70,8 +70,8 @@ class LocalProcess:
         if self._code is None:
             # The process is not reaped yet, so that the group's number is still the job's. What it
             # left behind (ranks and readers of a job that was killed) is killed with it.
-            done = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if done is None:
+            status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if status is None:
                 return None
             self.kill()
             self._code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -157,9 +157,9 @@ def job_command(
 
 def visible_devices() -> list[str]:
     """Return the names of the CUDA devices that this process may use, without torch."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        names = [d.strip() for d in given.split(",")]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        names = [d.strip() for d in chosen.split(",")]
         return [d for d in names if d and not d.startswith("-")]
     numbers = [re.fullmatch(r"nvidia(\d+)", p.name) for p in Path("/dev").glob("nvidia[0-9]*")]
     return sorted((m.group(1) for m in numbers if m), key=int)

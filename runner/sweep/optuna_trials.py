@@ -188,8 +188,8 @@ class Trials:
             sampler=make_sampler(self.settings, number, slots=self.slots),
         )
         study.add_trials(self._memory_study.get_trials(deepcopy=False))
-        asked = study.ask(self.distributions)
-        params = {d.key: d.round_value(asked.params[d.key]) for d in self.space}
+        trial = study.ask(self.distributions)
+        params = {d.key: d.round_value(trial.params[d.key]) for d in self.space}
         attributes = dict(study.get_trials(deepcopy=False)[-1].system_attrs)
         self._memory_storage.delete_study(study._study_id)
         return params, attributes

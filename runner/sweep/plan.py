@@ -255,14 +255,14 @@ def _short_keys(keys: Sequence[str]) -> dict[str, str]:
 
 def _varying_keys(jobs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the keys whose overrides differ between jobs, in the order of the command line."""
-    seen: dict[str, set[str]] = {}
+    texts_of_key: dict[str, set[str]] = {}
     count: dict[str, int] = {}
     for overrides in jobs:
         for text in overrides:
-            seen.setdefault(override_key(text), set()).add(text)
+            texts_of_key.setdefault(override_key(text), set()).add(text)
         for key in {override_key(text) for text in overrides}:
             count[key] = count.get(key, 0) + 1
-    return tuple(k for k, texts in seen.items() if len(texts) > 1 or count[k] < len(jobs))
+    return tuple(k for k, texts in texts_of_key.items() if len(texts) > 1 or count[k] < len(jobs))
 
 
 def check_sweep_overrides(jobs: Sequence[Sequence[str]]) -> None:

@@ -92,9 +92,9 @@ def run_sweep(plan: SweepPlan, options: SweepOptions, search: SearchSpec | None 
     with _locked(directory), closing(SweepDatabase(directory, _warn)) as database:
         source = GridJobs(plan, database) if search is None else SearchJobs(search, plan, database)
         with closing(source):
-            given = command_facts(options.resume_arguments, os.getcwd())
+            facts_of_command = command_facts(options.resume_arguments, os.getcwd())
             facts = {"command": list(options.command), "metric": plan.metric}
-            database.write_facts({**facts, **given})
+            database.write_facts({**facts, **facts_of_command})
             start_job = options.make_starter(source.plan, options.flags, directory.name)
             state = load_sweep_state(source.plan, database, _warn, rerun=options.rerun)
             return _run_jobs(console, source, state, start_job)
@@ -104,10 +104,10 @@ def _run_jobs(
     console: Console, source: GridJobs | SearchJobs, state: SweepState, start_job: JobStarter
 ) -> int:
     plan = source.plan
-    done = [(j, o) for j in plan.jobs if (o := state.outcomes[j.key]).is_done]
+    finished = [(j, o) for j in plan.jobs if (o := state.outcomes[j.key]).is_done]
     _announce(console, state)
     with catch_stop_signals() as stop_request:
-        with LiveView(console, plan, done) as view:
+        with LiveView(console, plan, finished) as view:
             scheduler = JobScheduler(
                 *(start_job, plan.launcher, state.database, stop_request, view, state.job_folder)
             )
@@ -195,8 +195,8 @@ def _write_page(console: Console, directory: Path) -> None:
     try:
         print_line(console, f"report: {write_report(directory)}")
     except Exception as error:  # the runs are done and saved, whether or not the page works
-        again = f"`python -m runner report {shell_path(directory)}` tries again"
-        _warn(f"report.html could not be written: {error}; {again}")
+        advice = f"`python -m runner report {shell_path(directory)}` tries again"
+        _warn(f"report.html could not be written: {error}; {advice}")
 
 
 def _dry_run(console: Console, plan: SweepPlan, *, rerun: bool) -> None:

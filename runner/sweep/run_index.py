@@ -145,7 +145,7 @@ def assign_folders(
     jobs: Sequence[SweepJob],
     matched: Mapping[str, RunDirectory],
     recorded: Mapping[str, str],
-    taken: Collection[str],
+    used_names: Collection[str],
     directory: Path,
 ) -> dict[str, str]:
     """Return a folder's name for every job: its present one, or else a new readable one.
@@ -154,24 +154,24 @@ def assign_folders(
         jobs: the jobs.
         matched: run directories by the job's key.
         recorded: folder names in the database, by the job's key.
-        taken: names of folders that belong to a run.
+        used_names: names of folders that belong to a run.
         directory: the sweep's.
     """
-    taken = set(taken)
+    used_names = set(used_names)
     folder_names = {}
     for job in jobs:
         if job.key in matched:
             folder_names[job.key] = matched[job.key].folder
             continue
         before = recorded.get(job.key)
-        if before and before not in taken and not _is_no_folder(directory / before):
+        if before and before not in used_names and not _is_no_folder(directory / before):
             name = before  # it was killed before its meta.json was written
         else:
             name, number = slug(job), 1
-            while name in taken or _is_no_folder(directory / name):
+            while name in used_names or _is_no_folder(directory / name):
                 number += 1
                 name = f"{slug(job)}_{number}"
-        taken.add(name)
+        used_names.add(name)
         folder_names[job.key] = name
     return folder_names
 

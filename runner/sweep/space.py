@@ -66,13 +66,15 @@ class Dimension:
 Space = tuple[Dimension, ...]
 
 
-def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[Space, list[str]]:
+def read_space(
+    settings: Mapping[str, Any], overrides: Sequence[Override]
+) -> tuple[Space, list[str]]:
     """Return the space of a `search` node after the overrides of the command line.
 
     Args:
         settings: key -> expression.
-        given: the command line's overrides. One of several values adds or replaces a key, one of
-            a single value takes the key out of the search.
+        overrides: of the command line. One of several values adds or replaces a key, one of a
+            single value takes the key out of the search.
 
     Returns:
         The space, and notes on the keys that were taken out.
@@ -90,7 +92,7 @@ def read_space(settings: Mapping[str, Any], given: Sequence[Override]) -> tuple[
             where = f"search.space: {key}: {text}: "
             problems.append(where + str(error).removeprefix(f"{key}={text}: ").removeprefix(where))
     notes = []
-    for override in given:
+    for override in overrides:
         key, text = override.key_or_group, str(override.input_line)
         if override.is_sweep_override():
             try:

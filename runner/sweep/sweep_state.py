@@ -62,11 +62,11 @@ class SweepState:
 
     def add_job(self, job: SweepJob) -> None:
         """Add a job that has just been chosen. Its run may be there already."""
-        taken = set(self.folder_names.values())
-        matched = match_runs([job], [r for r in self.run_directories if r.folder not in taken])
-        taken |= {r.folder for r in self.run_directories}
+        used_names = set(self.folder_names.values())
+        matched = match_runs([job], [r for r in self.run_directories if r.folder not in used_names])
+        used_names |= {r.folder for r in self.run_directories}
         self.folder_names |= assign_folders(
-            [job], matched, self.recorded_folders, taken, self.directory
+            [job], matched, self.recorded_folders, used_names, self.directory
         )
         self.outcomes[job.key] = _outcome(job, matched, self.plan)
         self.jobs.append(job)
@@ -94,9 +94,9 @@ def load_sweep_state(
     database.add_jobs((j, names[j.key]) for j in plan.jobs)
     for unfinished in unfinished_tries:
         _close_try(database, unfinished, directory)
-    done = [j for j in plan.jobs if outcomes[j.key].is_done]
-    database.set_statuses((j.key, outcomes[j.key].status, None) for j in done)
-    of_this_code = drop_runs_of_other_code([matched[j.key] for j in done])
+    finished = [j for j in plan.jobs if outcomes[j.key].is_done]
+    database.set_statuses((j.key, outcomes[j.key].status, None) for j in finished)
+    of_this_code = drop_runs_of_other_code([matched[j.key] for j in finished])
     return SweepState(
         plan=plan,
         jobs=list(plan.jobs),
@@ -107,7 +107,7 @@ def load_sweep_state(
         folder_names=names,
         outcomes=outcomes,
         num_unrelated_runs=sum(r.signature != UNREADABLE_SIGNATURE for r in runs) - len(matched),
-        num_jobs_of_other_code=len(done) - len(of_this_code),
+        num_jobs_of_other_code=len(finished) - len(of_this_code),
     )
 
 
