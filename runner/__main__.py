@@ -124,8 +124,8 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
 
 
 def _unreadable_name(text: str) -> UserError:
-    found = _UNREADABLE.search(text)
-    name, encoding = found[0] if found else text, sys.getfilesystemencoding()
+    match = _UNREADABLE.search(text)
+    name, encoding = match[0] if match else text, sys.getfilesystemencoding()
     hint = "rename it" if encoding == "utf-8" else "PYTHONUTF8=1 reads UTF-8, whatever the locale"
     return UserError(
         f"{name}: this name is no {encoding} text, so that no file can name it; {hint}"

@@ -158,14 +158,14 @@ def columns_by_label(tasks: Sequence[TaskSpec]) -> dict[str, slice]:
     Raises:
         ValueError: if the classes of a label are not contiguous.
     """
-    found: dict[str, slice] = {}
+    columns: dict[str, slice] = {}
     for column, task in enumerate(tasks):
         label = task.one_of or task.name
-        start = found[label].start if label in found else column
-        if label in found and (not task.one_of or found[label].stop != column):
+        start = columns[label].start if label in columns else column
+        if label in columns and (not task.one_of or columns[label].stop != column):
             raise ValueError(f"tasks: the classes of {label} must stand side by side")
-        found[label] = slice(start, column + 1)
-    return found
+        columns[label] = slice(start, column + 1)
+    return columns
 
 
 def class_columns(tasks: Sequence[TaskSpec]) -> dict[str, slice]:

@@ -170,12 +170,12 @@ def find_value_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
             return unknown_choice(key, value, ("true", "false", *declared.choices))
         return problem
     item_hint, item_key = split_annotation(item_annotation(hint))
-    named: list[tuple[str, Any]] = []
+    inner_values: list[tuple[str, Any]] = []
     if isinstance(value, Mapping):
-        named = [(f"{key}.{name}", inner) for name, inner in value.items()]
+        inner_values = [(f"{key}.{name}", inner) for name, inner in value.items()]
     elif isinstance(value, list | tuple):
-        named = [(f"{key}[{i}]", inner) for i, inner in enumerate(value)]
-    problems = (find_value_problem(k, inner, item_key, item_hint) for k, inner in named)
+        inner_values = [(f"{key}[{i}]", inner) for i, inner in enumerate(value)]
+    problems = (find_value_problem(k, inner, item_key, item_hint) for k, inner in inner_values)
     return next(filter(None, problems), None)
 
 
@@ -189,7 +189,7 @@ def check_value(key: str, value: Any, annotated: Any) -> None:
         raise ConfigError(problem)
 
 
-def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Check the arguments of a constructor against their annotations, when code calls it.
 
         def __init__(self, *, window: Annotated[int, Key(ge=1)] = 100) -> None:
@@ -199,13 +199,15 @@ def check_arguments(function: Callable[..., Any], given: Mapping[str, Any]) -> N
 
     Args:
         function: whose arguments are annotated.
-        given: their values by name, possibly among other names.
+        arguments: their values by name, possibly among other names.
 
     Raises:
         ConfigError: with every mistake.
     """
     hints = argument_hints(function).items()
-    raise_combined(filter(None, (find_problem(n, given[n], h) for n, h in hints if n in given)))
+    raise_combined(
+        filter(None, (find_problem(n, arguments[n], h) for n, h in hints if n in arguments))
+    )
 
 
 @lru_cache(maxsize=256)

@@ -118,14 +118,14 @@ def explain_hint(keys: Sequence[str]) -> str:
 def unknown_choice(key: str, value: object, known: Iterable[str]) -> str:
     """Return the message for a value that is not one of the known ones."""
     known = list(known)
-    given = f"{key} {value}" if key.startswith("-") else f"{key}={value}"  # a flag, or a key
-    return f"{given}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
+    text = f"{key} {value}" if key.startswith("-") else f"{key}={value}"  # a flag, or a key
+    return f"{text}: must be one of {', '.join(known)}{nearest_hint(str(value), known)}"
 
 
-def unknown_keys(given: Iterable[object], known: Iterable[str], where: str) -> Iterator[str]:
+def unknown_keys(keys: Iterable[object], known: Iterable[str], where: str) -> Iterator[str]:
     """Yield a message for each unknown key below `where`, with the known ones."""
     known = list(known)
-    for key in given:
+    for key in keys:
         if key not in known:
             near = nearest_hint(str(key), known)
             yield f"{where}.{key}: there is no such key{near}; known: {', '.join(known)}"
@@ -197,9 +197,9 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
         other_group, _, other_last = other.rpartition(".")
         if group and group == other_group and other_last.endswith(f"_{last}"):
             return 1.0
-        whole = difflib.SequenceMatcher(None, key, other).ratio()
-        ends = difflib.SequenceMatcher(None, last, other_last).ratio()
-        return max(whole, 0.95 * ends + 0.05 * whole)
+        of_key = difflib.SequenceMatcher(None, key, other).ratio()
+        of_last = difflib.SequenceMatcher(None, last, other_last).ratio()
+        return max(of_key, 0.95 * of_last + 0.05 * of_key)
 
     scored = sorted(((similarity(k), k) for k in known), reverse=True)
     return [k for score, k in scored[:3] if score >= 0.6 and score >= scored[0][0] - 0.02]

@@ -129,15 +129,15 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
     """Run the training in separate processes; return rank 0's record of it. Runs on the cluster."""
     role = NodeRole(**request["node"]) if "node" in request else None
     start = [sys.executable] if role is None else role.command()
-    given = request["dir"]
-    place = nullcontext(given) if given else tempfile.TemporaryDirectory(prefix="runner-")
+    directory = request["dir"]
+    place = nullcontext(directory) if directory else tempfile.TemporaryDirectory(prefix="runner-")
     with place as folder:
         os.makedirs(folder, exist_ok=True)
         run_dir = Path(folder) / "run"
         log = Path(folder) / (f"job-{role.number}.log" if role and role.number else "job.log")
         words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
         with open_for_append(log) as output:
-            done = subprocess.run(
+            process = subprocess.run(
                 [*start, "-m", "runner", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -150,9 +150,9 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
                 files[name] = read_bytes(run_dir / name, MAX_LOG_BYTES)
         files |= _read_checkpoints(run_dir, request.get("bring_back", "none"))
         return {
-            "code": done.returncode,
+            "code": process.returncode,
             "files": files,
-            "place": str(run_dir) if given else None,
+            "place": str(run_dir) if directory else None,
             "last": last_line(log),
         }
 
@@ -267,16 +267,16 @@ def _write_checkpoints(folder: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         DamagedError: for a checkpoint that differs from the saved one.
     """
-    named = [(match, files[name]) for name in files if (match := BROUGHT_FILE.fullmatch(name))]
-    for match, content in named:
+    matched = [(match, files[name]) for name in files if (match := BROUGHT_FILE.fullmatch(name))]
+    for match, content in matched:
         if match["step"] is None:
             (folder / "data").mkdir(exist_ok=True)
             write_file(folder / "data" / match["file"], [content])
     checkpoints = folder / "checkpoints"
-    for step in sorted({int(match["step"]) for match, _ in named if match["step"]}):
+    for step in sorted({int(match["step"]) for match, _ in matched if match["step"]}):
         temporary = checkpoints / f"{TEMPORARY_PREFIX}step-{step}-{secrets.token_hex(4)}"
         temporary.mkdir(parents=True)
-        for match, content in named:
+        for match, content in matched:
             if match["step"] == str(step):
                 write_file(temporary / match["file"], [content])
         commit_checkpoint(temporary, checkpoints / f"step-{step}")

@@ -84,8 +84,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
             if run is not None and is_main:
                 revert_resume(run, mask_secrets(str(error)))
             return ProcessResult(2, "refused", mask_secrets(str(error)), _masked_trace())
-        told = _describe_error(error, allowed, is_built=job is not None)
-        return ProcessResult(1, "failed", told, _masked_trace())
+        message = _describe_error(error, allowed, is_built=job is not None)
+        return ProcessResult(1, "failed", message, _masked_trace())
     code = exit_code(result)
     return ProcessResult(code, "failed" if code == 1 else result.status)
 
@@ -117,8 +117,8 @@ def run_job_here(
 
 def _write_result(run: Run, job: Any, result: Any) -> None:
     values = {k: v for k, v in vars(result).items() if k != "notes"}
-    own = {"own_metrics": dict(job.own_directions)} if job.own_directions else {}
-    write_result(run, {**values, **result.notes, **own})
+    own_metrics = {"own_metrics": dict(job.own_directions)} if job.own_directions else {}
+    write_result(run, {**values, **result.notes, **own_metrics})
 
 
 def _run_loop(job: Any) -> Any:
@@ -312,16 +312,16 @@ def _describe_error(error: BaseException, allowed: Sequence[str], *, is_built: b
     if isinstance(error, Warning):
         return mask_secrets(describe_raised_warning(error))
     name = type(error).__name__
-    told = (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
-    return told + shadowed_modules_hint()
+    message = (f"{name}: {first}" if first else name) + _place_in_own_code(error, allowed)
+    return message + shadowed_modules_hint()
 
 
 def _place_in_own_code(error: BaseException, allowed: Sequence[str]) -> str:
     """Return the last line in the user's packages on the way to an error; "" for none."""
-    own = [package for package in allowed if package not in ALLOWED_PACKAGES]
+    own_packages = [package for package in allowed if package not in ALLOWED_PACKAGES]
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_in_packages(frame.f_globals.get("__name__", ""), own):
+        if is_in_packages(frame.f_globals.get("__name__", ""), own_packages):
             path = Path(frame.f_code.co_filename)
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
             place = f" ({shown}, line {line}, in {frame.f_code.co_name})"

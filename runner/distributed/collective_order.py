@@ -47,7 +47,7 @@ def check_collective_order(timeout: timedelta) -> None:
     store = PrefixStore("collective order", _get_default_store())
     counts: Counter[str] = Counter()
     # without the check of a group that was joined earlier
-    real = {name: inspect.unwrap(getattr(dist, name)) for name in (*_SAME_SHAPE, *_ANY_SHAPE)}
+    original = {name: inspect.unwrap(getattr(dist, name)) for name in (*_SAME_SHAPE, *_ANY_SHAPE)}
 
     def check(name: str, arguments: tuple[Any, ...], group: Any) -> None:
         what = name
@@ -66,14 +66,14 @@ def check_collective_order(timeout: timedelta) -> None:
             )
 
     def checked(name: str) -> Callable[..., Any]:
-        @functools.wraps(real[name])
+        @functools.wraps(original[name])
         def enter(*arguments: Any, **named: Any) -> Any:
             check(name, (*arguments, *named.values()), named.get("group"))
-            return real[name](*arguments, **named)
+            return original[name](*arguments, **named)
 
         return enter
 
-    for name in real:
+    for name in original:
         setattr(dist, name, checked(name))
 
 

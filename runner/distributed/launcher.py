@@ -113,8 +113,8 @@ class _Signals:
             return ""
         if self.numbers[0] == signal.SIGINT and not self._is_told:
             self._is_told = True
-            told = "a rank waits for another one; Ctrl-C again ends them, without a further save"
-            print(f"\n{told}", file=sys.stderr, flush=True)
+            message = "a rank waits for another one; Ctrl-C again ends them, without a further save"
+            print(f"\n{message}", file=sys.stderr, flush=True)
         has_limit = self.grace_s is not None and self.numbers[0] == signal.SIGTERM
         if not has_limit or now < self.first_s + (self.grace_s or 0):
             return ""
@@ -243,8 +243,8 @@ def _encode(result: ProcessResult) -> bytes:
     """Return the report of a rank; the end of a long message and the start of a trace are cut."""
     length = _MAX_TEXT
     while True:
-        cut = replace(result, message=result.message[:length], trace=result.trace[-length:])
-        report = json.dumps(asdict(cut)).encode()
+        shortened = replace(result, message=result.message[:length], trace=result.trace[-length:])
+        report = json.dumps(asdict(shortened)).encode()
         if len(report) <= _MAX_BYTES:
             return report
         length //= 2  # JSON writes a character in up to twelve bytes

@@ -112,18 +112,18 @@ def route_interface(host: str) -> str | None:
             probe.connect((host, 9))
         except OSError:
             return None
-        own = probe.getsockname()[0]
-        if own.startswith("127."):
+        address = probe.getsockname()[0]
+        if address.startswith("127."):
             return None
         names = (name for _, name in socket.if_nameindex())
-        return next((name for name in names if _address(probe, name) == own), None)
+        return next((name for name in names if _address(probe, name) == address), None)
 
 
 def _address(probe: socket.socket, interface: str) -> str | None:
     import fcntl
 
     try:
-        answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
     except OSError:  # it has no IPv4 address
         return None
-    return socket.inet_ntoa(answer[20:24])
+    return socket.inet_ntoa(reply[20:24])

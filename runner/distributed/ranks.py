@@ -86,9 +86,9 @@ class Ranks:
         if not self.is_distributed:
             return [tensor]
         if sizes is None:
-            own = torch.tensor([len(tensor)], device=tensor.device)
-            of_ranks = [torch.empty_like(own) for _ in range(self.world_size)]
-            dist.all_gather(of_ranks, own, group=self.group)
+            num_rows = torch.tensor([len(tensor)], device=tensor.device)
+            of_ranks = [torch.empty_like(num_rows) for _ in range(self.world_size)]
+            dist.all_gather(of_ranks, num_rows, group=self.group)
             sizes = torch.cat(of_ranks).tolist()  # sync
         # An all-gather needs tensors of one shape, so the shorter ones are padded.
         if missing := max(sizes) - len(tensor):

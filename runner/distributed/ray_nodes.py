@@ -74,9 +74,9 @@ def call_on_nodes(
         task.options(**on_node(role.number, **asked)).remote({**request, "node": asdict(role)})
         for role in roles
     ]
-    answer = ray.get(jobs[0])
+    result = ray.get(jobs[0])
     ray.wait(jobs, num_returns=num_nodes)  # the ranks there end with those of the first node
-    return answer
+    return result
 
 
 def _free_address() -> tuple[str, int]:

@@ -45,9 +45,9 @@ class LocalShards(Tensor):
         dtype: torch.dtype,
         device: torch.device,
     ) -> LocalShards:
-        whole = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype, device=device)
-        whole.shards = tuple(s for s in shards if s.tensor.numel())
-        return whole
+        sharded = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype, device=device)
+        sharded.shards = tuple(s for s in shards if s.tensor.numel())
+        return sharded
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

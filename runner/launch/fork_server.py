@@ -117,11 +117,11 @@ def _source_versions() -> dict[str, tuple[int, int]]:
 
     A job records this state at its start, which must be that of the code it runs.
     """
-    found = {}
+    versions = {}
     for path in _PACKAGE.rglob("*.py"):
         status = path.stat()
-        found[str(path)] = status.st_mtime_ns, status.st_size
-    return found
+        versions[str(path)] = status.st_mtime_ns, status.st_size
+    return versions
 
 
 def _fork_twice() -> int | None:

@@ -185,8 +185,8 @@ def _write_report(folder: Path) -> None:
         write_report(folder)
     except Exception as error:
         log.warning("no report.html: %s", error, exc_info=not isinstance(error, UserError))
-        again = f"`python -m runner report {shell_path(folder)}` tries again"
-        print_status(f"report.html could not be written: {error}; {again}")
+        advice = f"`python -m runner report {shell_path(folder)}` tries again"
+        print_status(f"report.html could not be written: {error}; {advice}")
 
 
 def _open_run_dir(

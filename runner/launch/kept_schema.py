@@ -37,40 +37,40 @@ def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | 
     Raises:
         UserError: if the copy cannot be read, or was changed after training.
     """
-    schema, kept = dataset.get("schema"), run / "data" / SCHEMA_FILE
-    if not isinstance(schema, str) or not kept.exists():
+    schema, copy = dataset.get("schema"), run / "data" / SCHEMA_FILE
+    if not isinstance(schema, str) or not copy.exists():
         return None
-    _check_digest(kept, run)
-    then = now = read_schema_file(kept)
+    _check_digest(copy, run)
+    trained = current = read_schema_file(copy)
     path = Path(os.path.expanduser(str(schema)))
     try:
-        now = read_schema_file(path)
-        if _columns(now) == _columns(then):
+        current = read_schema_file(path)
+        if _columns(current) == _columns(trained):
             return None
     except ConfigError:  # it was deleted, or is no longer a schema
         pass
-    places = {key: now[key] for key in _OF_FILES if now.get(key) is not None}
+    places = {key: current[key] for key in _OF_FILES if current.get(key) is not None}
     table = TableSettings("parquet", None, schema)
     for key in places.keys() & SPLIT_PATHS.values():
         places[key] = table.resolve_path(places[key])
-    return {**_columns(then), **places}
+    return {**_columns(trained), **places}
 
 
 def _columns(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key not in _OF_FILES}
 
 
-def _check_digest(kept: Path, run: Path) -> None:
+def _check_digest(copy: Path, run: Path) -> None:
     """Check that a copy is unchanged since training; earlier versions recorded no digest.
 
     Raises:
         UserError: if it was changed, or cannot be read.
     """
     recorded = read_optional_json(run / "meta.json").get(SCHEMA_DIGEST)
-    with system_errors(f"{kept}: cannot be read"):
-        digest = hashlib.sha256(read_bytes(kept)).hexdigest()
+    with system_errors(f"{copy}: cannot be read"):
+        digest = hashlib.sha256(read_bytes(copy)).hexdigest()
     if recorded not in (None, digest):
         raise UserError(
-            f"{kept}: is not what the training has written. Put the right file back, or remove it: "
+            f"{copy}: is not what the training has written. Put the right file back, or remove it: "
             "the file that dataset.schema names is read then"
         )

@@ -87,8 +87,8 @@ def with_kept_schema(composed: ComposedConfig) -> ComposedConfig:
     from runner.launch.kept_schema import find_kept_schema
 
     run = composed.config.get("run") or composed.source_run
-    named = composed.saved_config["dataset"].get("schema")
-    if run is None or named != read_config(Path(run))["dataset"].get("schema"):
+    schema_path = composed.saved_config["dataset"].get("schema")
+    if run is None or schema_path != read_config(Path(run))["dataset"].get("schema"):
         return composed
     if (schema := find_kept_schema(composed.config["dataset"], Path(run))) is None:
         return composed
@@ -128,8 +128,8 @@ def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
 
 def _own_packages(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the packages that a `_target_` names and that are not ours."""
-    named = {str(path).partition(".")[0] for _, path in find_targets(config)}
-    return tuple(sorted(named - {package.partition(".")[0] for package in ALLOWED_PACKAGES}))
+    packages = {str(path).partition(".")[0] for _, path in find_targets(config)}
+    return tuple(sorted(packages - {package.partition(".")[0] for package in ALLOWED_PACKAGES}))
 
 
 def _fingerprint(dataset: Mapping[str, Any]) -> str:

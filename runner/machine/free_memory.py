@@ -73,10 +73,10 @@ def _memory_limits(proc: Path, cgroup: Path) -> Iterator[tuple[float, float]]:
         try:
             limit, usage = (float((group / name).read_text()) for name in files)
             rows = (group / "memory.stat").read_text().splitlines()
-            found = {name: float(value) for name, value in (row.split() for row in rows)}
+            counters = {name: float(value) for name, value in (row.split() for row in rows)}
         except (OSError, ValueError):  # no such group here, or no limit: "max"
             continue
-        pages = sum(found.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
+        pages = sum(counters.get(f"{prefix}{kind}_file", 0.0) for kind in ("active", "inactive"))
         yield limit - usage + pages, limit
 
 

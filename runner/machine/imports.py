@@ -92,10 +92,10 @@ class _FinderOfRest(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        found = PathFinder.find_spec(fullname, path) if fullname == self._package else None
-        if found is not None and found.loader is not None:
-            found.loader = _LoaderOfRest(found.loader, self)
-        return found
+        spec = PathFinder.find_spec(fullname, path) if fullname == self._package else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _LoaderOfRest(spec.loader, self)
+        return spec
 
 
 class _LoaderOfRest(Loader):
@@ -125,22 +125,22 @@ def shadowed_modules_hint() -> str:
     folders = [path for path in sys.path if os.path.isabs(path)]  # without import hooks
     if sys.flags.safe_path or not folders or folders[0] != sys.path[0]:
         return ""
-    here = os.path.realpath(folders[0])
-    others = [path for path in folders if os.path.realpath(path) != here]
-    own = __name__.partition(".")[0]  # a checkout may have it next to an installed one
-    found = []
+    folder = os.path.realpath(folders[0])
+    others = [path for path in folders if os.path.realpath(path) != folder]
+    package = __name__.partition(".")[0]  # a checkout may have it next to an installed one
+    names = []
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
-        if not file or "." in name or name in (own, "__main__"):
+        if not file or "." in name or name in (package, "__main__"):
             continue
         path = Path(file).parent if Path(file).stem == "__init__" else Path(file)
-        is_here = os.path.realpath(path.parent) == here
+        is_here = os.path.realpath(path.parent) == folder
         if is_here and (name in sys.stdlib_module_names or PathFinder.find_spec(name, others)):
-            found.append(path.name)
-    if not found:
+            names.append(path.name)
+    if not names:
         return ""
     return (
-        f"; imported from {here} in place of Python's or a library's: {', '.join(found)}; rename "
+        f"; imported from {folder} in place of Python's or a library's: {', '.join(names)}; rename "
         "it, or start with `python -P -m runner`, which imports nothing from the current folder"
     )
 
