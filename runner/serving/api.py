@@ -81,11 +81,11 @@ def _check_texts(**arguments: Collection[str | Path]) -> None:
         ConfigError: for a single text, whose letters would be taken one by one, and other values.
     """
     raise_combined(
-        f"{name}={given!r}: must be a list of texts, such as {name}=['...']"
-        for name, given in arguments.items()
-        if isinstance(given, str)
-        or not isinstance(given, Collection)  # an iterator would be empty the second time
-        or not all(isinstance(text, str | Path) for text in given)
+        f"{name}={texts!r}: must be a list of texts, such as {name}=['...']"
+        for name, texts in arguments.items()
+        if isinstance(texts, str)
+        or not isinstance(texts, Collection)  # an iterator would be empty the second time
+        or not all(isinstance(text, str | Path) for text in texts)
     )
 
 
@@ -240,8 +240,8 @@ class TrainedRun:
             UserError: for a column that is missing or wrong, a bad row, and wrong settings.
         """
         _check_texts(keep=keep, overrides=overrides)
-        kept = tuple(dict.fromkeys(keep))
-        result = self._scorer(step, tuple(overrides)).score(as_arrow(table), kept, outputs)
+        columns = tuple(dict.fromkeys(keep))
+        result = self._scorer(step, tuple(overrides)).score(as_arrow(table), columns, outputs)
         return like(result, table)
 
     def embeddings(
@@ -344,8 +344,8 @@ class _Scorer:
                 self._functions[outputs] = self.model.make_scorer(outputs, training)
             parts = cut_into_parts(rows.located_chunks(part_rows), part_rows, lambda _: True)
             if not table.num_rows:  # the columns of the result are those of a row without values
-                nothing = RowChunk(MEMORY, None, 0, 1, None)
-                blank = encoder.encode(InputPart(0, 0, (nothing,)))
+                empty_row = RowChunk(MEMORY, None, 0, 1, None)
+                blank = encoder.encode(InputPart(0, 0, (empty_row,)))
                 return self._functions[outputs](blank).slice(0, 0)
             for part in parts:
                 encoded = encoder.encode(part)

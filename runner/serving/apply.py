@@ -75,9 +75,9 @@ def apply_deltas(
     with write_aside(out) as folder:
         for spec in base.graphs:
             prefix = f"{spec.name}/"
-            own = {k.removeprefix(prefix): weights[k] for k in changed if k.startswith(prefix)}
+            tensors = {k.removeprefix(prefix): weights[k] for k in changed if k.startswith(prefix)}
             for format_ in base.formats:
-                write_graph(base, spec.name, format_, own, folder)
+                write_graph(base, spec.name, format_, tensors, folder)
         _copy_others(base, opened, folder)
         write_example(folder, base.formats, _example_inputs(artifact))
         write_json(folder / METRICS, _last_metrics(base, opened))
@@ -96,10 +96,10 @@ def in_order(deltas: Sequence[Delta], version: str) -> Iterator[Delta]:
 
     Their names do not tell it, since steps begin anew with each run that delivers.
     """
-    left = list(deltas)
-    while left:
-        delta = next((d for d in left if d.base == version), left[0])
-        left.remove(delta)
+    remaining = list(deltas)
+    while remaining:
+        delta = next((d for d in remaining if d.base == version), remaining[0])
+        remaining.remove(delta)
         yield delta
         version = delta.version
 
@@ -131,12 +131,12 @@ def _example_inputs(artifact: Artifact) -> dict[str, np.ndarray]:
 def _last_metrics(base: Artifact, deltas: Sequence[Delta]) -> dict[str, Any]:
     """Return the latest metrics, with the version that they were measured on."""
     metrics: dict[str, Any] = json.loads((base.path / METRICS).read_text())
-    found = {"measured": {"version": base.version, "step": base.step}, **metrics}
+    content = {"measured": {"version": base.version, "step": base.step}, **metrics}
     for delta in deltas:
         if METRICS in delta.manifest["files"]:
             measured = {"version": delta.version, "step": delta.step}
-            found = {"measured": measured, **json.loads((delta.path / METRICS).read_text())}
-    return found
+            content = {"measured": measured, **json.loads((delta.path / METRICS).read_text())}
+    return content
 
 
 def _facts(artifact: Artifact, deltas: Sequence[Delta]) -> Mapping[str, Any]:

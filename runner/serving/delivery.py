@@ -100,25 +100,25 @@ class FolderDelivery:
         Raises:
             UserError: if it is of another model.
         """
-        found = base.manifest["run"]
+        run = base.manifest["run"]
         try:
             check_same_model(base, self._version(base, {}, (), 0, None))
         except UserError as error:
             raise UserError(
-                f"delivery.to={self.folder}: holds deliveries of run {found['name']}, another "
+                f"delivery.to={self.folder}: holds deliveries of run {run['name']}, another "
                 "model; name another folder"
             ) from error
         if not self._is_of_this_run(base):
             self._job.view.note(
-                f"delivery.to={self.folder}: holds deliveries of run {found['name']}, and those of "
+                f"delivery.to={self.folder}: holds deliveries of run {run['name']}, and those of "
                 "this run go on from them"
             )
 
     def _is_of_this_run(self, artifact: Artifact) -> bool:
         """Tell whether this run has delivered an artifact. Runs over streams share signatures."""
-        found, meta = artifact.manifest["run"], self._run.meta
-        name = "id" if found.get("id") else "signature"  # earlier versions wrote no id
-        return bool(found[name] == meta["run_id" if name == "id" else name])
+        recorded, meta = artifact.manifest["run"], self._run.meta
+        name = "id" if recorded.get("id") else "signature"  # earlier versions wrote no id
+        return bool(recorded[name] == meta["run_id" if name == "id" else name])
 
     def _read_raw_inputs(self, run: Run) -> Transforms:
         """Return the raw columns of the run; ids of growing tables are not known yet.
@@ -191,8 +191,8 @@ class FolderDelivery:
             self._export = None
             if process.returncode:
                 log = self._run.dir / EXPORT_LOG
-                said = log.read_text(errors="replace").strip()[-_LOG_CHARACTERS:]
-                raise UserError(f"the export of step {step} has failed, as {log} says: {said}")
+                end = log.read_text(errors="replace").strip()[-_LOG_CHARACTERS:]
+                raise UserError(f"the export of step {step} has failed, as {log} says: {end}")
         return self._export is None and (self.folder / FULL).exists()
 
     def _start_export(self, step: int) -> None:
@@ -260,8 +260,8 @@ class FolderDelivery:
         for key in weights:
             name = key.partition("/")[2]
             if name.startswith("model."):
-                own = name.removeprefix("model.")
-                tensor = tensors.get(f"{EMA_PREFIX}{own}", tensors.get(f"dense/{own}"))
+                short = name.removeprefix("model.")
+                tensor = tensors.get(f"{EMA_PREFIX}{short}", tensors.get(f"dense/{short}"))
                 assert tensor is not None, key
                 weights[key] = tensor.numpy()
         raw = with_vocabularies(self._raw, {table: found for table, (found, _) in maps.items()})

@@ -121,13 +121,13 @@ class Scorer:
                 have, for native code that is not trusted, and for an index of another model.
         """
         artifact, chosen = check_artifact(path, format, trust_native_code)
-        found = None if index is None else open_index(index, {"version": artifact.version})
+        item_index = None if index is None else open_index(index, {"version": artifact.version})
         graphs = {}
         for spec in artifact.graphs:
             path_of = artifact.path / graph_file(spec.name, chosen)
             graphs[spec.name] = load_graph(path_of, chosen, spec, num_threads=num_threads)
         check_graphs(artifact, graphs, artifact.path)
-        return cls(artifact, graphs, found)
+        return cls(artifact, graphs, item_index)
 
     @property
     def is_retrieval(self) -> bool:
@@ -149,9 +149,9 @@ class Scorer:
         Raises:
             DataError: naming the column that is missing, or the first bad row and its value.
         """
-        one = self.snapshot()
-        encoded = one.encode(rows, skip_bad_rows=skip_bad_rows)
-        return one.task_scores(one.logits(encoded), encoded.bad_R)
+        scorer = self.snapshot()
+        encoded = scorer.encode(rows, skip_bad_rows=skip_bad_rows)
+        return scorer.task_scores(scorer.logits(encoded), encoded.bad_R)
 
     def encode(self, rows: Any, *, skip_bad_rows: bool = False) -> EncodedRows:
         """Encode raw rows for all graphs.
@@ -181,12 +181,12 @@ class Scorer:
 
     def logits(self, rows: EncodedRows) -> np.ndarray:
         """Return the logits of encoded rows, [R, T] float32."""
-        one = self.snapshot()
+        scorer = self.snapshot()
         if not rows.num_rows:
-            return np.zeros((0, len(one.artifact.tasks)), np.float32)
-        if not one.is_retrieval:
-            return one.run("model", rows)["logits"]
-        query_RD, item_RD = one.vectors("query", rows), one.vectors("items", rows)
+            return np.zeros((0, len(scorer.artifact.tasks)), np.float32)
+        if not scorer.is_retrieval:
+            return scorer.run("model", rows)["logits"]
+        query_RD, item_RD = scorer.vectors("query", rows), scorer.vectors("items", rows)
         logits: np.ndarray = np.einsum("rd,rd->r", query_RD, item_RD)[:, None]
         return logits
 
@@ -200,11 +200,11 @@ class Scorer:
         Raises:
             DataError: as in `score`, and for a model that has no such half.
         """
-        one = self.snapshot()
+        scorer = self.snapshot()
         if not isinstance(rows, EncodedRows):
-            features = graph_features([require_graph(one.artifact, graph)])
-            rows = encode_rows(one.artifact.raw, rows, features)
-        return one.run(graph, rows)["vectors"]
+            features = graph_features([require_graph(scorer.artifact, graph)])
+            rows = encode_rows(scorer.artifact.raw, rows, features)
+        return scorer.run(graph, rows)["vectors"]
 
     def top_k(self, rows: Any, top_k: int) -> pa.Table:
         """Find the best items of each row; items of its history as in the model's evaluation.
@@ -223,10 +223,12 @@ class Scorer:
         """
         if not isinstance(top_k, int | np.integer) or top_k < 1:
             raise UserError(f"top_k={top_k!r}: must be at least 1, and whole")
-        one = self.snapshot()
-        query = require_graph(one.artifact, "query")
-        encoded = encode_rows(one.artifact.raw, rows, graph_features([query]))
-        return pa.table(item_columns(one.index.ids, *one.search(one.index, encoded, top_k)))
+        scorer = self.snapshot()
+        query = require_graph(scorer.artifact, "query")
+        encoded = encode_rows(scorer.artifact.raw, rows, graph_features([query]))
+        return pa.table(
+            item_columns(scorer.index.ids, *scorer.search(scorer.index, encoded, top_k))
+        )
 
     def search(
         self, index: ItemIndex, rows: EncodedRows, top_k: int
@@ -262,14 +264,14 @@ class Scorer:
         Raises:
             UserError: for a model without a table of items.
         """
-        one = self.snapshot()
-        with one._now.index_lock:
-            if one._now.index is None:
-                items = read_item_table(one.artifact)
-                if one._now.has_deltas:
-                    items = with_vectors_of(items, one)
-                one._now.index = ItemIndex.exact(items)
-            return one._now.index
+        scorer = self.snapshot()
+        with scorer._now.index_lock:
+            if scorer._now.index is None:
+                items = read_item_table(scorer.artifact)
+                if scorer._now.has_deltas:
+                    items = with_vectors_of(items, scorer)
+                scorer._now.index = ItemIndex.exact(items)
+            return scorer._now.index
 
     def _seen(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the table rows that a search leaves out, [R, L], and their number, [R]."""

@@ -30,20 +30,20 @@ def as_arrow(table: Any) -> pa.Table:
         )
     try:
         if kind.__module__.partition(".")[0] == "pandas":
-            found = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+            result = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
         else:
-            found = pa.table(table)
+            result = pa.table(table)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise DataError(f"the table: {error}") from error
-    return flatten_structs(found)
+    return flatten_structs(result)
 
 
-def like(result: pa.Table, given: Any) -> Any:
+def like(result: pa.Table, original: Any) -> Any:
     """Convert a result to the kind of table that was given; a DataFrame keeps its index."""
-    kind = type(given).__module__.partition(".")[0]
+    kind = type(original).__module__.partition(".")[0]
     if kind == "pandas":
         frame = result.to_pandas()
-        frame.index = given.index
+        frame.index = original.index
         return frame
     if kind == "polars":
         import polars

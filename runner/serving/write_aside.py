@@ -101,12 +101,12 @@ def _is_abandoned(private: Path, *, is_ours: bool) -> bool:
             another path must hold nothing but the files of `write_aside`.
     """
     try:
-        held, lock = set(os.listdir(private)), private / LOCK_FILE
+        names, lock = set(os.listdir(private)), private / LOCK_FILE
         if lock.exists() and lock.stat().st_size > 0:
             name = private.name[1:].rpartition(".tmp-")[0]
-            return (is_ours or held == {LOCK_FILE, name}) and not is_locked(private)
+            return (is_ours or names == {LOCK_FILE, name}) and not is_locked(private)
         # killed before it held its lock, which it takes at once: nothing was written yet
         is_old = time.time() - private.stat().st_mtime > LOCKED_WITHIN_S
-        return is_ours and is_old and held <= {LOCK_FILE} and not is_locked(private)
+        return is_ours and is_old and names <= {LOCK_FILE} and not is_locked(private)
     except OSError:
         return False

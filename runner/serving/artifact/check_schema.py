@@ -149,16 +149,16 @@ def _find_other_rows(spec: GraphSpec, graph: LoadedGraph, raw: Transforms) -> It
     for *names, features in iterate_stacks(spec):
         stack, first = (name.removeprefix(f"{spec.name}/") for name in names)
         weights = (graph.weight(f"{stack}.{part}") for part in ("weight", "codes"))
-        found = next((weight for weight in weights if weight is not None), None)
+        first_weight = next((weight for weight in weights if weight is not None), None)
         starts = graph.weight(first) if first else np.zeros(1, np.int64)
-        if found is None or starts is None:
+        if first_weight is None or starts is None:
             continue  # ONNX and machine code may have folded them into others
-        ends = sorted({*starts.tolist(), len(found)})
+        ends = sorted({*starts.tolist(), len(first_weight)})
         for name, start in zip(features, starts.tolist()):
             rows = ends[min(ends.index(start) + 1, len(ends) - 1)] - start
-            said = raw.fitted.num_rows[tables[name]]
-            if rows != said:
-                yield f"the table of {name!r} has {said:,} rows, and in {spec.name!r} {rows:,}"
+            expected = raw.fitted.num_rows[tables[name]]
+            if rows != expected:
+                yield f"the table of {name!r} has {expected:,} rows, and in {spec.name!r} {rows:,}"
 
 
 def _try_graph(spec: GraphSpec, graph: LoadedGraph, num_tasks: int) -> str | None:

@@ -117,8 +117,10 @@ class Delta:
         changed: dict[str, np.ndarray] = {}
         for spec in graphs:
             prefix = f"{spec.name}/"
-            own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
-            new = self.new_weights(spec.name, own.get)
+            tensors = {
+                k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)
+            }
+            new = self.new_weights(spec.name, tensors.get)
             changed |= {f"{prefix}{name}": values for name, values in new.items()}
         return changed
 
@@ -179,11 +181,11 @@ def open_delta(path: Path | str) -> Delta:
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    manifest = read_manifest(folder, NO_DELTA, again="write it again")
+    manifest = read_manifest(folder, NO_DELTA, remedy="write it again")
     if manifest.get("kind") != KIND:
         raise UserError(f"{folder}: is a whole artifact, and {NO_DELTA}")
-    named = {k: v for k, v in manifest.items() if k != "version"}
-    if hash_json(named) != manifest.get("version"):
+    hashed = {k: v for k, v in manifest.items() if k != "version"}
+    if hash_json(hashed) != manifest.get("version"):
         raise UserError(
             f"{folder / MANIFEST}: damaged: its version is not the hash of the rest; {WRITE_ANEW}"
         )
@@ -262,10 +264,10 @@ class DeltaFolder:
         """List all deltas; return the error of the last damaged one, or None."""
         problem = None
         try:
-            found = sorted(self.path.glob(f"{PREFIX}*"))
+            folders = sorted(self.path.glob(f"{PREFIX}*"))
         except OSError as error:
             return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
-        for path in found:
+        for path in folders:
             try:
                 version, base, step = _read_versions(path, _state(path / MANIFEST))
                 self._on[base] = path, step

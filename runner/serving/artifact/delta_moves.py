@@ -113,8 +113,8 @@ def _find_move(
         after: as `before`.
         ids: for each table the values of its vocabulary, sorted, before and after.
     """
-    kept = [_kept_rows(*sizes, *own) for *sizes, own in zip(before, after, ids)]
-    was_kept_R, is_kept_R = (np.concatenate(part) for part in zip(*kept))
+    kept_rows = [_kept_rows(*sizes, *id_pair) for *sizes, id_pair in zip(before, after, ids)]
+    was_kept_R, is_kept_R = (np.concatenate(part) for part in zip(*kept_rows))
     if was_kept_R.all() and is_kept_R.all():
         return None
     starts_changed = bool((before[:-1] != after[:-1]).any())

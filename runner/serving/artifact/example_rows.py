@@ -27,8 +27,8 @@ def write_example(folder: Path, formats: Sequence[str], inputs: Mapping[str, np.
         for format_ in formats:
             run = load_graph(folder / graph_file(spec.name, format_), format_, spec)
             outputs = run([inputs[f"{spec.name}/{name}"] for name in spec.inputs])
-            named = zip(spec.outputs, outputs)
-            example |= {f"{spec.name}/{format_}/{name}": values for name, values in named}
+            named_outputs = zip(spec.outputs, outputs)
+            example |= {f"{spec.name}/{format_}/{name}": values for name, values in named_outputs}
     np.savez(folder / EXAMPLE, allow_pickle=False, **example)
 
 
@@ -43,13 +43,13 @@ def ids_in_range(
         inputs: of the graph, by name.
     """
     rows = {s.name: raw.fitted.num_rows[s.table_name] for s in raw.declared.ids}
-    found = dict(inputs)
+    clipped = dict(inputs)
     for n, group in enumerate(spec.groups):
         lengths_F = inputs[f"lengths_{n}"].sum(axis=1)
         ends_V = np.repeat([rows[name] for name in group.features], lengths_F)
         values_V = inputs[f"values_{n}"]
-        found[f"values_{n}"] = np.where(values_V < ends_V, values_V, 0)
+        clipped[f"values_{n}"] = np.where(values_V < ends_V, values_V, 0)
     for n, sequence in enumerate(spec.sequences):
         ids_BL = inputs[f"ids_{n}"]
-        found[f"ids_{n}"] = np.where(ids_BL < rows[sequence.name], ids_BL, 0)
-    return found
+        clipped[f"ids_{n}"] = np.where(ids_BL < rows[sequence.name], ids_BL, 0)
+    return clipped

@@ -249,7 +249,7 @@ def open_artifact(path: Path | str) -> Artifact:
         UserError: for a folder that is no artifact, is damaged, or is of a later version.
     """
     folder = Path(path)
-    manifest = read_manifest(folder, NO_MODEL, again=EXPORT_AGAIN)
+    manifest = read_manifest(folder, NO_MODEL, remedy=EXPORT_AGAIN)
     verify_files(folder, manifest["files"])
     formats = manifest.get("formats")
     if not isinstance(formats, list) or not formats or any(f not in FORMATS for f in formats):
@@ -277,19 +277,19 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
             raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {WRITE_ANEW}")
 
 
-def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
+def read_manifest(folder: Path, without: str, *, remedy: str) -> dict[str, Any]:
     """Read `manifest.json`; `verify_files` checks the files that it names against their hashes.
 
     Args:
         folder: of an artifact, of a delta, or of an index.
-        nothing: how the message calls a folder without a manifest.
-        again: the remedy if it is of another version.
+        without: how the message calls a folder without a manifest.
+        remedy: the remedy if it is of another version.
 
     Raises:
         UserError: if it is missing or damaged, or of another version.
     """
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: {nothing}")
+        raise UserError(f"{folder}: {without}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version, _, files = (manifest[k] for k in ("format_version", "version", "files"))
@@ -298,10 +298,10 @@ def read_manifest(folder: Path, nothing: str, *, again: str) -> dict[str, Any]:
         raise UserError(f"{folder / MANIFEST}: cannot be read: {why}; {WRITE_ANEW}") from error
     if version != FORMAT_VERSION:
         raise UserError(
-            f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {again}"
+            f"{folder}: format version {version}; this is for version {FORMAT_VERSION}: {remedy}"
         )
     if not isinstance(files, dict):
-        raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {again}")
+        raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {remedy}")
     checked: dict[str, Any] = manifest
     return checked
 
@@ -351,5 +351,5 @@ def require_graph(artifact: Artifact, name: str) -> GraphSpec:
     for graph in artifact.graphs:
         if graph.name == name:
             return graph
-    there = ", ".join(graph.name for graph in artifact.graphs)
-    raise DataError(f"{artifact.path}: has no graph {name!r}; there are {there}")
+    names = ", ".join(graph.name for graph in artifact.graphs)
+    raise DataError(f"{artifact.path}: has no graph {name!r}; there are {names}")

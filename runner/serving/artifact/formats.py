@@ -120,23 +120,23 @@ def _save_onnx(program: torch.export.ExportedProgram, spec: GraphSpec, path: Pat
     """
     for optimize in (True, False):
         _convert_to_onnx(program, spec, path, optimize)
-        kept = read_initializers(path.read_bytes())
-        lost = [n for n, x in _trained_weights(program).items() if not _is_same(x, kept.get(n))]
+        saved = read_initializers(path.read_bytes())
+        lost = [n for n, x in _trained_weights(program).items() if not _is_same(x, saved.get(n))]
         if not lost:
             return
     raise ValueError(f"the file would not hold the weight {lost[0]!r} as it is")
 
 
-def _is_same(values: np.ndarray, kept: np.ndarray | None) -> bool:
-    return kept is not None and kept.shape == values.shape and kept.tobytes() == values.tobytes()
+def _is_same(values: np.ndarray, saved: np.ndarray | None) -> bool:
+    return saved is not None and saved.shape == values.shape and saved.tobytes() == values.tobytes()
 
 
 def _trained_weights(program: torch.export.ExportedProgram) -> dict[str, np.ndarray]:
     """Return the weights that the graph reads and training changes: all except row offsets."""
     signature, weights = program.graph_signature, program_weights(program)
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    read = {names[node.name] for node in program.graph.nodes if node.users and node.name in names}
-    return {n: x for n, x in weights.items() if n in read and x.dtype not in (np.int64, np.bool_)}
+    used = {names[node.name] for node in program.graph.nodes if node.users and node.name in names}
+    return {n: x for n, x in weights.items() if n in used and x.dtype not in (np.int64, np.bool_)}
 
 
 def _convert_to_onnx(
@@ -192,14 +192,14 @@ def _without_copies() -> Iterator[None]:
     By default it makes two copies of each, for which a large table leaves no room.
     """
     writer: Any = _package.PT2ArchiveWriter
-    usual = getattr(_package, _TO_BYTES), writer.write_bytes
+    originals = getattr(_package, _TO_BYTES), writer.write_bytes
     setattr(_package, _TO_BYTES, _storage)
     writer.write_bytes = _write_bytes
     try:
         yield
     finally:
-        setattr(_package, _TO_BYTES, usual[0])
-        writer.write_bytes = usual[1]
+        setattr(_package, _TO_BYTES, originals[0])
+        writer.write_bytes = originals[1]
 
 
 def _storage(value: torch.Tensor) -> torch.UntypedStorage | bytes:

@@ -24,12 +24,12 @@ def read_initializers(model: bytes | memoryview) -> dict[str, np.ndarray]:
     Raises:
         ValueError: for bytes that are no ONNX file.
     """
-    view, found = memoryview(model), {}
+    view, initializers = memoryview(model), {}
     for number, _, graph in _fields(view):
         for inner, _, tensor in _fields(graph) if number == _GRAPH else ():
-            if inner == _INITIALIZER and (named := _read_tensor(tensor)) is not None:
-                found[named[0]] = named[1]
-    return found
+            if inner == _INITIALIZER and (name_and_values := _read_tensor(tensor)) is not None:
+                initializers[name_and_values[0]] = name_and_values[1]
+    return initializers
 
 
 def with_initializers(model: bytes | memoryview, changed: Mapping[str, np.ndarray]) -> bytes:
@@ -49,9 +49,9 @@ def with_initializers(model: bytes | memoryview, changed: Mapping[str, np.ndarra
             continue
         inner: list[bytes | memoryview] = []
         for field, field_bytes, tensor in _fields(content):
-            named = _read_tensor(tensor) if field == _INITIALIZER else None
-            if named is not None and named[0] in changed:
-                message = _encode_tensor(named[0], changed[named[0]])
+            initializer = _read_tensor(tensor) if field == _INITIALIZER else None
+            if initializer is not None and initializer[0] in changed:
+                message = _encode_tensor(initializer[0], changed[initializer[0]])
                 inner += [_key(_INITIALIZER, _BYTES), _varint(len(message)), message]
             else:
                 inner.append(field_bytes)

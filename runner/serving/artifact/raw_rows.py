@@ -64,9 +64,9 @@ def as_table(
     """
     is_one = isinstance(rows, Mapping) and any(map(_is_scalar, rows.values()))
     if is_one or isinstance(rows, str | bytes):
-        given = "one row, which goes into a list" if is_one else f"a {type(rows).__name__}"
+        description = "one row, which goes into a list" if is_one else f"a {type(rows).__name__}"
         raise DataError(
-            f"the rows are {given}; they can be an Arrow table, a DataFrame, a mapping from "
+            f"the rows are {description}; they can be an Arrow table, a DataFrame, a mapping from "
             "columns to their values, or a list of rows"
         )
     if not isinstance(rows, Mapping | Sequence):
@@ -170,12 +170,12 @@ def encode_chunk_features(
     dense = dict(encode_numbers(table, declared.numeric, fitted, validator))
     ids = {}
     for spec in declared.ids:
-        found = read_ids(spec, table, validator, fitted.id_types)
+        raw_ids = read_ids(spec, table, validator, fitted.id_types)
         num_rows = fitted.num_rows[spec.table_name]
-        values = map_to_table_rows(spec, found, num_rows, fitted, validator).astype(np.int64)
+        values = map_to_table_rows(spec, raw_ids, num_rows, fitted, validator).astype(np.int64)
         # the graph does not check this: an id too large would read a row of another stacked table
         assert not len(values) or 0 <= int(values.min()) <= int(values.max()) < num_rows, spec.name
-        ids[spec.name] = replace(found, values=values)
+        ids[spec.name] = replace(raw_ids, values=values)
     return EncodedRows(chunk.num_rows, dense, ids, validator.bad_R, validator.messages)
 
 
@@ -207,13 +207,13 @@ def graph_inputs(spec: GraphSpec, rows: EncodedRows) -> dict[str, np.ndarray]:
     if spec.dense:
         inputs["dense"] = np.stack([rows.dense[name] for name in spec.dense], axis=1)
     for n, group in enumerate(spec.groups):
-        found = [rows.ids[name] for name in group.features]
-        inputs[f"values_{n}"] = np.concatenate([ids.values for ids in found])
-        inputs[f"lengths_{n}"] = np.stack([_lengths(ids, rows.num_rows) for ids in found])
+        features = [rows.ids[name] for name in group.features]
+        inputs[f"values_{n}"] = np.concatenate([ids.values for ids in features])
+        inputs[f"lengths_{n}"] = np.stack([_lengths(ids, rows.num_rows) for ids in features])
         if group.weighted:
             weights = [
                 np.ones(len(ids.values), np.float32) if ids.weights is None else ids.weights
-                for ids in found
+                for ids in features
             ]
             inputs[f"weights_{n}"] = np.concatenate(weights)
     for n, sequence in enumerate(spec.sequences):

@@ -25,8 +25,8 @@ def read_artifact_weights(artifact: Artifact) -> dict[str, np.ndarray]:
     format_ = next(f for f in _BY_COMPLETENESS if f in artifact.formats)
     weights: dict[str, np.ndarray] = {}
     for spec in artifact.graphs:
-        found = _read(artifact.path, spec.name, format_)
-        weights |= {f"{spec.name}/{name}": values for name, values in found.items()}
+        graph_weights = _read(artifact.path, spec.name, format_)
+        weights |= {f"{spec.name}/{name}": values for name, values in graph_weights.items()}
     return weights
 
 

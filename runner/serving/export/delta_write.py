@@ -117,7 +117,7 @@ def find_difference(
     Raises:
         UserError: for a weight whose type or shape changed, except for a table's number of rows.
     """
-    found, anything = Difference(moved=dict(moves or {})), bool(moves)
+    difference, anything = Difference(moved=dict(moves or {})), bool(moves)
     for key, values in new.items():
         old = base.get(key)
         is_table = is_table_weight(key)
@@ -130,24 +130,24 @@ def find_difference(
                 f"{list(values.shape)} in the new version: {EXPORT_WHOLE}"
             )
         if not is_table:
-            found.weights[key] = np.ascontiguousarray(values)
+            difference.weights[key] = np.ascontiguousarray(values)
             anything |= old is not None and old.tobytes() != values.tobytes()
             continue
         assert old is not None
         is_changed_R = np.zeros(len(values), bool)
-        move = found.moved.get(key)
+        move = difference.moved.get(key)
         if move is not None:
             old = move_rows(old, move.deleted, move.inserted)
             is_changed_R[move.inserted] = True
-            found.weights[key + DELETED] = _numbers(move.deleted)
-            found.weights[key + INSERTED] = _numbers(move.inserted)
+            difference.weights[key + DELETED] = _numbers(move.deleted)
+            difference.weights[key + INSERTED] = _numbers(move.inserted)
         is_changed_R[_differing(old, values)] = True
         rows = np.flatnonzero(is_changed_R)
         if len(rows) or move is not None:
-            found.weights[key] = np.ascontiguousarray(values[rows])
-            found.weights[key + ROWS] = _numbers(rows)
+            difference.weights[key] = np.ascontiguousarray(values[rows])
+            difference.weights[key + ROWS] = _numbers(rows)
             anything = True
-    return Difference(found.weights, found.moved, is_empty=not anything)
+    return Difference(difference.weights, difference.moved, is_empty=not anything)
 
 
 def _numbers(rows: np.ndarray) -> np.ndarray:

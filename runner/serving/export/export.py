@@ -125,9 +125,9 @@ def _measure(
     rows = promise.first_rows(source.inputs, source.split, max(promise.LATENCY_ROWS))
     arrays: dict[str, np.ndarray] = {}
     for format_ in settings.formats:
-        found, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
+        facts, inputs = _measure_format(source, folder, evaluated, settings, format_, rows)
         gc.collect()  # a loaded graph refers to itself, too
-        measured["formats"][format_] = found
+        measured["formats"][format_] = facts
         arrays |= inputs
     write_example(folder, settings.formats, arrays)
     return measured
@@ -148,29 +148,29 @@ def _measure_format(
         write_item_table(folder, make_item_table(scorer, source.inputs.read_texts(item)))
         columns = query_columns(scorer.artifact)
         write_queries(folder, scorer, source.inputs.raw_rows(source.split, columns, NUM_QUERIES))
-    found = judge(source, scorer, evaluated)
+    facts = judge(source, scorer, evaluated)
     specs = scorer.artifact.graphs
     files = [folder / graph_file(spec.name, format_) for spec in specs]
     if format_ == "aoti":
         files += [folder / weights_file(spec.name) for spec in specs]
     latency = promise.measure_latency(source.job, scorer, rows, source.split)
-    found |= {"bytes": sum(file.stat().st_size for file in files), "latency_us": latency}
+    facts |= {"bytes": sum(file.stat().st_size for file in files), "latency_us": latency}
     examples = promise.row_range(rows, 0, EXAMPLE_ROWS)
     inputs = {
         f"{spec.name}/{name}": values
         for spec in specs
         for name, values in zip(spec.inputs, scorer.arrays(spec.name, examples))
     }
-    return found, inputs
+    return facts, inputs
 
 
 def judge(source: ExportSource, scorer: Scorer, evaluated: Mapping[str, float]) -> dict[str, Any]:
     """Score the split from its raw rows, and check the metrics against the evaluation's."""
-    found = promise.compare(source.job, scorer, source.inputs, source.split, evaluated)
+    comparison = promise.compare(source.job, scorer, source.inputs, source.split, evaluated)
     return {
-        "metrics": found.metrics,
-        "largest_logit_difference": found.largest_difference,
-        "problems": found.problems,
+        "metrics": comparison.metrics,
+        "largest_logit_difference": comparison.largest_difference,
+        "problems": comparison.problems,
     }
 
 
@@ -182,8 +182,8 @@ def raise_problems(measured: Mapping[str, Any]) -> None:
     """
     problems = [
         f"{format_}: {problem}"
-        for format_, found in measured["formats"].items()
-        for problem in found.pop("problems")
+        for format_, facts in measured["formats"].items()
+        for problem in facts.pop("problems")
     ]
     if problems:
         finer = {"int4": "--quantise int8, fp16 or none", "int8": "--quantise fp16 or none"}
@@ -204,21 +204,21 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
     """Return the description of an artifact that is printed."""
     evaluated, lines = measured["evaluated"], []
     shown = [n for n in evaluated if n.partition("/")[0] in ("auc", "loss") or "@" in n]
-    for format_, found in measured["formats"].items():
+    for format_, facts in measured["formats"].items():
         parts = []
-        for name in [n for n in shown if n in found["metrics"]][:4]:
-            before, after = evaluated[name], found["metrics"][name]
+        for name in [n for n in shown if n in facts["metrics"]][:4]:
+            before, after = evaluated[name], facts["metrics"][name]
             same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
             parts.append(f"{name} {before:.6f} in the run, {same} exported")
         lines.append(f"{format_}: {name_rows(measured)} {'; '.join(parts)}")
-        if (latency := found.get("latency_us")) is None:
+        if (latency := facts.get("latency_us")) is None:
             continue
         times = [
             f"{size} row{'s' * (int(size) != 1)} in {latency['exported'][size]:,.0f} us (the "
             f"run's model: {latency['eager'][size]:,.0f})"
             for size in latency["exported"]
         ]
-        lines.append(f"{format_}: {found['bytes'] / 1e6:.2f} MB; {', '.join(times)}")
+        lines.append(f"{format_}: {facts['bytes'] / 1e6:.2f} MB; {', '.join(times)}")
     return lines
 
 

@@ -76,10 +76,10 @@ def settings_of_base(settings: ExportSettings, formats: tuple[str, ...] | None) 
     assert settings.since is not None
     base = open_artifact(settings.since)
     kind = {n: base.manifest.get(n) for n in ("quantise", "weights")}
-    asked = {"quantise": settings.quantise, "weights": settings.weights}
+    requested = {"quantise": settings.quantise, "weights": settings.weights}
     raise_combined(
         f"--{name} {value}: {settings.since} has {kind[name] or 'whole tables'}: leave it out"
-        for name, value in asked.items()
+        for name, value in requested.items()
         if value is not None and value != kind[name]
     )
     if formats is not None or settings.portable:
@@ -217,11 +217,11 @@ def _compose_with_rows(
     for note in describe_unread(rows, reading["format"]):
         print_status(note)
     composed = compose_job([f"dataset={reading.pop('format')}", *words])
-    given = {word.partition("=")[0].lstrip("+~") for word in words}
-    reading = {name: value for name, value in reading.items() if f"dataset.{name}" not in given}
+    set_here = {word.partition("=")[0].lstrip("+~") for word in words}
+    reading = {name: value for name, value in reading.items() if f"dataset.{name}" not in set_here}
     paths = [p if "://" in p else os.path.abspath(os.path.expanduser(p)) for p in rows]
-    own = {k: v for k, v in schema.items() if k not in (*LOCATION_KEYS, *TEXT_KEYS)}
-    reading |= {"path": paths, "test_path": paths, "schema": own, "mix": False}
+    own_schema = {k: v for k, v in schema.items() if k not in (*LOCATION_KEYS, *TEXT_KEYS)}
+    reading |= {"path": paths, "test_path": paths, "schema": own_schema, "mix": False}
     for values in (composed.config, composed.saved_config):
         values["dataset"] |= reading
     return composed

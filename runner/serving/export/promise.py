@@ -70,7 +70,7 @@ def compare(
     metrics, of_model, rounded = (job.make_metrics(True) for _ in range(3))
     settings = job.metric_settings
     rows = RowQueue(replace(inputs, raw=scorer.artifact.raw).encoded_rows(split))
-    found = Comparison({})
+    result = Comparison({})
     context.set_eval_mode()
     catalogue = open_catalogue(model, settings, job.dataset, split)
     label = f"scoring the {split} split from its files"
@@ -88,9 +88,9 @@ def compare(
             # rows skipped as bad have weight 0, and any score
             counted_B1 = (batch.weights_B > 0)[:, None]
             difference_BT = (scored.logits_BT - prediction.logits_BT).abs() * counted_B1
-            found.largest_difference = max(found.largest_difference, float(difference_BT.max()))
+            result.largest_difference = max(result.largest_difference, float(difference_BT.max()))
             size_BT = prediction.logits_BT.abs()
-            found.largest_logit = max(found.largest_logit, float((size_BT * counted_B1).max()))
+            result.largest_logit = max(result.largest_logit, float((size_BT * counted_B1).max()))
             losses = dict(context.loss(scored))
             slices = batch, job.dataset.schema, settings.slice_by, model
             metrics.update(attach_slices(scored, *slices), losses)
@@ -102,15 +102,15 @@ def compare(
             if is_amp:
                 of_model.update(attach_slices(prediction, *slices), own_losses)
             advance(batch.size)
-    found.metrics, _ = reduce_metrics(metrics, context.ranks)
+    result.metrics, _ = reduce_metrics(metrics, context.ranks)
     if quantise is None:
-        found.without_rounding, _ = reduce_metrics(rounded, context.ranks)
+        result.without_rounding, _ = reduce_metrics(rounded, context.ranks)
     if is_amp:
         evaluated, _ = reduce_metrics(of_model, context.ranks)
     if isinstance(model, RetrievalModel):  # losses are of sampled items
-        evaluated, found.metrics = _without_losses(evaluated), _without_losses(found.metrics)
-    found.problems = _find_problems(found, evaluated, scorer, job, split)
-    return found
+        evaluated, result.metrics = _without_losses(evaluated), _without_losses(result.metrics)
+    result.problems = _find_problems(result, evaluated, scorer, job, split)
+    return result
 
 
 @contextmanager
@@ -149,12 +149,12 @@ def _without_losses(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _find_problems(
-    found: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
+    result: Comparison, evaluated: Mapping[str, float], scorer: Scorer, job: Job, split: str
 ) -> list[str]:
     quantise = scorer.artifact.manifest["quantise"]
     bound = BOUNDS[quantise]
     moved = MOVED_ROWS / job.dataset.num_rows[split]
-    compared = found.metrics if found.without_rounding is None else found.without_rounding
+    compared = result.metrics if result.without_rounding is None else result.without_rounding
     problems = []
     for name, value in evaluated.items():
         now = compared.get(name, math.nan)
@@ -162,10 +162,10 @@ def _find_problems(
             continue
         if not abs(now - value) <= bound * max(1.0, abs(value)) + moved * bound**0.5:
             problems.append(f"{split}/{name} is {now:.6f}, and {value:.6f} in the evaluation")
-    allowed = LOGIT_BOUND * max(1.0, found.largest_logit)
-    if quantise is None and not found.largest_difference <= allowed:
+    allowed = LOGIT_BOUND * max(1.0, result.largest_logit)
+    if quantise is None and not result.largest_difference <= allowed:
         problems.append(
-            f"a logit differs by {found.largest_difference:.3g}; at most {allowed:.3g} is rounding"
+            f"a logit differs by {result.largest_difference:.3g}; at most {allowed:.3g} is rounding"
         )
     return problems
 
@@ -201,18 +201,18 @@ def concat_rows(parts: list[EncodedRows]) -> EncodedRows:
     """Return the rows of several parts, one after another."""
     ids = {}
     for name, first in parts[0].ids.items():
-        found = [part.ids[name] for part in parts]
+        raw_ids = [part.ids[name] for part in parts]
         offsets = first.offsets_R1
         if offsets is not None:
             lengths = np.concatenate(
-                [np.diff(x.offsets_R1) for x in found if x.offsets_R1 is not None]
+                [np.diff(x.offsets_R1) for x in raw_ids if x.offsets_R1 is not None]
             )
             offsets = np.concatenate([[0], np.cumsum(lengths)])
-        weights = [x.weights for x in found if x.weights is not None]
+        weights = [x.weights for x in raw_ids if x.weights is not None]
         ids[name] = replace(
             first,
-            values=np.concatenate([x.values for x in found]),
-            missing=np.concatenate([x.missing for x in found]),
+            values=np.concatenate([x.values for x in raw_ids]),
+            missing=np.concatenate([x.missing for x in raw_ids]),
             offsets_R1=offsets,
             weights=np.concatenate(weights) if weights else None,
         )
@@ -261,12 +261,12 @@ def measure_latency(job: Job, scorer: Scorer, rows: EncodedRows, split: str) -> 
 
 def _fastest_us(*calls: Callable[[], object]) -> list[float]:
     """Time functions in turns for a second; return the fastest call of each, as least disturbed."""
-    taken: list[list[float]] = [[] for _ in calls]
+    times_of_calls: list[list[float]] = [[] for _ in calls]
     for call in calls:
         call()
-    while sum(map(sum, taken)) < 1.0 and len(taken[0]) < 200:
-        for call, times in zip(calls, taken):
+    while sum(map(sum, times_of_calls)) < 1.0 and len(times_of_calls[0]) < 200:
+        for call, times in zip(calls, times_of_calls):
             start = time.perf_counter()
             call()
             times.append(time.perf_counter() - start)
-    return [round(min(times) * 1e6, 1) for times in taken]
+    return [round(min(times) * 1e6, 1) for times in times_of_calls]

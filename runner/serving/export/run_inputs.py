@@ -106,15 +106,15 @@ class RunInputs:
 
     def raw_rows(self, split: str, columns: Sequence[str], count: int) -> pa.Table:
         """Return the raw columns of the first rows of a split that could be read."""
-        found, num_rows = [], 0
+        tables, num_rows = [], 0
         for chunk in self._chunks(split):
             if chunk.table is not None and num_rows < count:
                 rows = decode_dictionaries(chunk.table.select(list(columns)))
-                found.append(rows.replace_schema_metadata(None))
-                num_rows += found[-1].num_rows
+                tables.append(rows.replace_schema_metadata(None))
+                num_rows += tables[-1].num_rows
             if num_rows >= count:
                 break
-        return pa.concat_tables(found).slice(0, count)
+        return pa.concat_tables(tables).slice(0, count)
 
     def read_texts(self, spec: IdSpec) -> dict[int, str] | None:
         """Return the text of each hash in a column of ids; None if its ids are no texts."""
@@ -202,14 +202,12 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
 def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:
     """Make rows of zeros in place of rows that could not be read."""
     zeros, offsets = np.zeros(num_rows, np.int64), np.zeros(num_rows + 1, np.int64)
-    nothing, none = np.zeros(0, np.int64), np.zeros(0, bool)
+    empty, none = np.zeros(0, np.int64), np.zeros(0, bool)
     ids = {}
     for spec in declared.ids:
         single = RawIds(zeros, zeros > 0)
         weights = np.zeros(0, np.float32) if spec.weights else None
-        ids[spec.name] = (
-            RawIds(nothing, none, offsets, nothing, weights) if spec.is_list else single
-        )
+        ids[spec.name] = RawIds(empty, none, offsets, empty, weights) if spec.is_list else single
     dense = {spec.name: np.zeros(num_rows, np.float32) for spec in declared.numeric}
     return EncodedRows(num_rows, dense, ids, np.ones(num_rows, bool))
 

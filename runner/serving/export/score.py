@@ -49,8 +49,8 @@ def load(graph: str, format_: str) -> Callable[[list[Any]], list[Any]]:
 
         module = aoti_load_package(path)
         weights = load_file(HERE / f"{graph}.aoti.safetensors")
-        read = {name: weights[name] for name in module.get_constant_fqns()}
-        module.load_constants(read, check_full_update=True)
+        constants = {name: weights[name] for name in module.get_constant_fqns()}
+        module.load_constants(constants, check_full_update=True)
     else:  # torch.export.load trusts the file, too
         with warnings.catch_warnings():  # torch 2.11 lets tensors lie in what it has read
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)

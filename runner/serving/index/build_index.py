@@ -155,8 +155,8 @@ def _approximate(
     search = search_by_faiss(index, parameters)
     query_QD = query_QD[1::2] if len(query_QD) > 1 else query_QD
     measured = measure(search, exact.search, query_QD, top_k)
-    alone = measure(exact.search, exact.search, query_QD, top_k)
-    measured |= {f"exact_{name}": alone[name] for name in TIMES}
+    exact_times = measure(exact.search, exact.search, query_QD, top_k)
+    measured |= {f"exact_{name}": exact_times[name] for name in TIMES}
     measured["build_s"] = round(built_s, 3)
     return _Built(kind, search, index, parameters, measured)
 
@@ -166,9 +166,9 @@ def why_exact(built: _Built, recall: float) -> str | None:
     measured = built.measured
     if built.index is None:
         return None
-    found = list(_recalls(measured).values())[-1]
-    if found < recall:
-        return f"it finds {found:.4f}, and --recall asks for {recall:g}"
+    reached = list(_recalls(measured).values())[-1]
+    if reached < recall:
+        return f"it finds {reached:.4f}, and --recall asks for {recall:g}"
     if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
         return "it is no faster"
     return None
@@ -179,7 +179,7 @@ def _recalls(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _facts(artifact: Artifact, items: ItemTable, built: _Built) -> dict[str, Any]:
-    own = artifact.manifest
+    manifest = artifact.manifest
     return {
         "kind": built.kind,
         "parameters": dict(built.parameters),
@@ -187,11 +187,11 @@ def _facts(artifact: Artifact, items: ItemTable, built: _Built) -> dict[str, Any
         "width": int(items.vectors_ID.shape[1]),
         "model": {
             "version": artifact.version,
-            "run": own["run"],
-            "step": own["checkpoint"]["step"],
-            "checkpoint": own["checkpoint"]["sha256"],
-            "weights": own["weights"],
-            "quantise": own["quantise"],
+            "run": manifest["run"],
+            "step": manifest["checkpoint"]["step"],
+            "checkpoint": manifest["checkpoint"]["sha256"],
+            "weights": manifest["weights"],
+            "quantise": manifest["quantise"],
         },
         "leaves_out": find_history(artifact),
         "measured": dict(built.measured),
@@ -228,13 +228,13 @@ def _tune(
     expected, _ = exact(query_QD, top_k)
     while True:
         effort = min(effort, largest)
-        found, _ = search_by_faiss(index, {name: effort})(query_QD, top_k)
-        if lower_recall(found, expected) >= recall or effort == largest:
+        found_QK, _ = search_by_faiss(index, {name: effort})(query_QD, top_k)
+        if lower_recall(found_QK, expected) >= recall or effort == largest:
             return {name: effort}
         effort *= 2
 
 
-def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
+def describe_index(facts: Mapping[str, Any], target: float) -> list[str]:
     """Return the description of an index that is printed."""
     measured = facts["measured"]
     effort = ", ".join(f"{name} {value}" for name, value in facts["parameters"].items())
@@ -253,15 +253,15 @@ def describe_index(facts: Mapping[str, Any], wanted: float) -> list[str]:
         lines.append(f"{other['kind']}: {_describe_times('', other)}")
     if facts["kind"] != "exact":
         lines.append(f"the exact search: {_describe_times('exact_', measured)}")
-        if list(recalls.values())[-1] < wanted:
-            lines.append(f"note: recall is below --recall {wanted:g}: --kind exact finds all")
+        if list(recalls.values())[-1] < target:
+            lines.append(f"note: recall is below --recall {target:g}: --kind exact finds all")
         if measured[TIMES[0]] >= measured[f"exact_{TIMES[0]}"]:
             lines.append("note: it is no faster than the exact search: --kind exact finds all")
     if evaluation := measured.get("evaluation"):
         for name, value in evaluation["evaluated"].items():
-            found = evaluation["through_index"][name]
+            reached = evaluation["through_index"][name]
             lines.append(
-                f"{name_rows(evaluation)} {name} {value:.6f} with all items, {found:.6f} through "
+                f"{name_rows(evaluation)} {name} {value:.6f} with all items, {reached:.6f} through "
                 "the index"
             )
     return lines

@@ -68,14 +68,14 @@ def evaluate_index(
     with view.evaluation(job.dataset.num_rows[split]):
         evaluated = evaluate_split(job, split)
     assert evaluated is not None
-    found = _evaluate_through(job, scorer, index, split)
+    through_index = _evaluate_through(job, scorer, index, split)
     names = {split_task(name)[0] for name in job.metric_settings.ranking_metrics}
-    shown = [key for key in evaluated if key in found and split_task(key)[0] in names]
+    shown = [key for key in evaluated if key in through_index and split_task(key)[0] in names]
     return {
         "split": split,
         "rows_from": [Path(path).name for path in files_in_place_of_split(config["dataset"])],
         "evaluated": {key: evaluated[key] for key in shown},
-        "through_index": {key: found[key] for key in shown},
+        "through_index": {key: through_index[key] for key in shown},
     }
 
 

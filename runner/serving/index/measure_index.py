@@ -25,7 +25,7 @@ def lower_recall(found_QK: np.ndarray, expected_QK: np.ndarray) -> float:
 
 def _recalls(found_QK: np.ndarray, expected_QK: np.ndarray) -> np.ndarray:
     """Return the recall of each query: the share of the expected positions that was found."""
-    hits = [np.isin(expected, found).mean() for found, expected in zip(found_QK, expected_QK)]
+    hits = [np.isin(expected, found_K).mean() for found_K, expected in zip(found_QK, expected_QK)]
     return np.array(hits)
 
 
@@ -36,11 +36,11 @@ def measure(search: Search, exact: Search, query_QD: np.ndarray, top_k: int) -> 
         `queries`, their number; `recall@10` and `recall@K`; `ms_a_query`, the median of queries one
         by one, and `ms_a_query_in_batches`.
     """
-    found, _ = search(query_QD, top_k)
+    found_QK, _ = search(query_QD, top_k)
     expected, _ = exact(query_QD, top_k)
     result: dict[str, Any] = {"queries": len(query_QD)}
     for k in sorted({min(10, top_k), top_k}):
-        result[f"recall@{k}"] = float(_recalls(found[:, :k], expected[:, :k]).mean())
+        result[f"recall@{k}"] = float(_recalls(found_QK[:, :k], expected[:, :k]).mean())
     single = [_seconds(search, row[None], top_k) for row in query_QD[:SINGLE_QUERIES]]
     batch_s = min(_seconds(search, query_QD, top_k) for _ in range(3))
     seconds = (statistics.median(single), batch_s / len(query_QD))

@@ -96,9 +96,9 @@ class ItemIndex:
 
     def _search(self, query_RD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Search, and fill up with -1 where there are fewer items."""
-        found = min(count, len(self.ids))
-        positions, scores = self.search(np.ascontiguousarray(query_RD, np.float32), found)
-        missing = ((0, 0), (0, count - found))
+        num_found = min(count, len(self.ids))
+        positions, scores = self.search(np.ascontiguousarray(query_RD, np.float32), num_found)
+        missing = ((0, 0), (0, count - num_found))
         positions = np.pad(positions, missing, constant_values=-1)
         return positions, np.pad(scores, missing, constant_values=-np.inf).astype(np.float32)
 
@@ -125,10 +125,10 @@ def item_columns(
         bad_R: rows whose lists are null; None for no row.
     """
     none, width = positions_RK.reshape(-1) < 0, positions_RK.shape[1]
-    found = ids.take(pa.array(positions_RK.reshape(-1), mask=none))
+    ids_of_rows = ids.take(pa.array(positions_RK.reshape(-1), mask=none))
     scores = pa.array(scores_RK.reshape(-1), mask=none)
     mask = None if bad_R is None else pa.array(bad_R)
-    lists = [pa.FixedSizeListArray.from_arrays(x, width, mask=mask) for x in (found, scores)]
+    lists = [pa.FixedSizeListArray.from_arrays(x, width, mask=mask) for x in (ids_of_rows, scores)]
     return dict(zip((TOP_ITEMS, TOP_SCORES), lists))
 
 
@@ -193,16 +193,16 @@ def read_index_manifest(folder: Path, model: Mapping[str, Any]) -> dict[str, Any
     Raises:
         UserError: as `open_index`, and for a package that is missing.
     """
-    manifest = read_manifest(folder, NO_INDEX, again="make it again")
+    manifest = read_manifest(folder, NO_INDEX, remedy="make it again")
     verify_files(folder, manifest["files"])
-    own = manifest.get("model")
+    indexed = manifest.get("model")
     is_index = manifest.get("kind") in KINDS and isinstance(manifest.get("parameters"), dict)
-    if not is_index or not isinstance(own, dict):
+    if not is_index or not isinstance(indexed, dict):
         raise UserError(f"{folder}: {NO_INDEX}")
     for key, value in model.items():
-        if own.get(key) != value:
+        if indexed.get(key) != value:
             raise UserError(
-                f"{folder}: is the index of another model: its {key} is {own.get(key)}, and "
+                f"{folder}: is the index of another model: its {key} is {indexed.get(key)}, and "
                 f"{value} here; `python -m runner index MODEL` makes one of this model"
             )
     check_own_hash(folder, manifest)

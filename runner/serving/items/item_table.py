@@ -97,7 +97,7 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     return read_items(artifact.path / ITEMS, EXPORT_AGAIN)
 
 
-def read_items(file: Path, again: str) -> ItemTable:
+def read_items(file: Path, remedy: str) -> ItemTable:
     """Read the items of a model or an index, whose hash was verified.
 
     Raises:
@@ -109,7 +109,7 @@ def read_items(file: Path, again: str) -> ItemTable:
         return ItemTable(table["id"].combine_chunks(), table["row"].to_numpy(), vectors_ID)
     except (KeyError, ValueError, AttributeError) as error:
         problem = f"has not the columns of items (id, row, vector): {first_line(error)}"
-        raise UserError(f"{file}: {problem}; {again}") from error
+        raise UserError(f"{file}: {problem}; {remedy}") from error
 
 
 def why_no_items(artifact: Artifact) -> str | None:

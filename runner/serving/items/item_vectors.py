@@ -106,6 +106,6 @@ def write_queries(folder: Path, scorer: GraphRunner, rows: pa.Table) -> None:
     encoded = encode_rows(scorer.artifact.raw, rows, features, skip_bad_rows=True)
     vectors_RD = scorer.run("query", encoded)["vectors"]
     is_good = pa.array(~encoded.bad_R)
-    found = pa.table({"vector": vectors_as_lists(vectors_RD)}).filter(is_good)
-    pq.write_table(found, folder / QUERIES)
+    queries = pa.table({"vector": vectors_as_lists(vectors_RD)}).filter(is_good)
+    pq.write_table(queries, folder / QUERIES)
     pq.write_table(rows.filter(is_good), folder / QUERY_ROWS)

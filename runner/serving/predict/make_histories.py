@@ -136,9 +136,9 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
         for chunk in table.read_chunks(file, table.columns_read):
             bad.add_unreadable(chunk)
             if chunk.table is not None:
-                unknown, found = _write_events(writer, chunk, table, transforms, bad)
+                unknown, chunk_users = _write_events(writer, chunk, table, transforms, bad)
                 num_unknown += unknown
-                users = np.union1d(users, found)
+                users = np.union1d(users, chunk_users)
     builder = RowBuilder(
         table.events, raw_sources(table.events), splits=("train",), find_rows=latest_rows
     )
@@ -146,20 +146,20 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
     for blocks in build_in_order(builder, writer.close()):
         for _, rows in blocks:
             place = rows.column_names.index(item)
-            nothing = pa.nulls(rows.num_rows, rows.schema.field(item).type)
+            no_items = pa.nulls(rows.num_rows, rows.schema.field(item).type)
             num_rows += rows.num_rows
-            yield rows.set_column(place, item, nothing)
+            yield rows.set_column(place, item, no_items)
     report_bad_rows(vars(bad))
     if num_unknown:
         print(
             f"events of items that the run does not know, which are left out: {num_unknown:,}",
             file=sys.stderr,
         )
-    if without := len(users) - num_rows:
+    if num_without := len(users) - num_rows:
         counts = f"that counts{explain_left_out(table.events)} is of any {item} that the run knows"
-        theirs = "theirs" if table.events.session_gap_s is None else "their last session"
+        owner = "theirs" if table.events.session_gap_s is None else "their last session"
         print(
-            f"users without a row: {without:,} of {len(users):,}, since no event of {theirs} "
+            f"users without a row: {num_without:,} of {len(users):,}, since no event of {owner} "
             f"{counts}",
             file=sys.stderr,
         )
@@ -196,8 +196,8 @@ def _write_events(
     if settings.below == "drop":
         usable_R &= events.positive_R
     raw = decode_dictionaries(chunk.table.select(list(features.columns)))
-    own = {"user": events.users_R, **events.columns(), "split": np.zeros(len(ids), np.int8)}
-    for name, values_R in own.items():
+    columns = {"user": events.users_R, **events.columns(), "split": np.zeros(len(ids), np.int8)}
+    for name, values_R in columns.items():
         raw = raw.append_column(OWN + name, pa.array(values_R))
     rows = np.flatnonzero(usable_R)
     writer.write(raw.take(pa.array(rows)), events.users_R[rows])

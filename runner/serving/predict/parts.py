@@ -61,8 +61,8 @@ def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
     """
     path = folder / MANIFEST_FILE
     if path.exists():
-        found = _read_own(path, "another --out starts anew")
-        changes = diff_settings(found, json.loads(dumps(manifest)))
+        recorded = _read_own(path, "another --out starts anew")
+        changes = diff_settings(recorded, json.loads(dumps(manifest)))
         if changes and any(folder.glob("part-*.parquet")):
             raise UserError(
                 f"--out {folder}: holds another prediction; nothing was changed. It differs in\n"
@@ -70,8 +70,8 @@ def check_output(folder: Path, manifest: Mapping[str, Any]) -> bool:
             )
         if not changes:
             return True
-    own = (".", MANIFEST_FILE)  # of a prediction that had not begun
-    foreign = sorted(p.name for p in folder.glob("*") if not p.name.startswith(own))
+    own_names = (".", MANIFEST_FILE)  # of a prediction that had not begun
+    foreign = sorted(p.name for p in folder.glob("*") if not p.name.startswith(own_names))
     if foreign:
         raise UserError(
             f"--out {folder}: is not empty and holds no prediction "
@@ -114,10 +114,10 @@ def remove_unbegun(folder: Path, *, with_folder: bool) -> None:
         folder: of a prediction that was refused, still locked.
         with_folder: remove the folder, too.
     """
-    own = (MANIFEST_FILE, LOCK_FILE)
-    if any(path.name not in own for path in folder.iterdir()):
+    own_names = (MANIFEST_FILE, LOCK_FILE)
+    if any(path.name not in own_names for path in folder.iterdir()):
         return
-    for name in own:
+    for name in own_names:
         (folder / name).unlink(missing_ok=True)
     if with_folder:
         folder.rmdir()
@@ -142,12 +142,12 @@ def check_writable(rows: pa.Table) -> None:
     Raises:
         DataError: naming a column of a type that Parquet does not have, such as an interval.
     """
-    for kept in rows.schema:
+    for column in rows.schema:
         try:
-            pq.write_table(rows.select([kept.name]), pa.BufferOutputStream())
+            pq.write_table(rows.select([column.name]), pa.BufferOutputStream())
         except pa.ArrowNotImplementedError as error:
             raise DataError(
-                f"--keep {kept.name}: has type {kept.type}, which no Parquet file can hold"
+                f"--keep {column.name}: has type {column.type}, which no Parquet file can hold"
             ) from error
 
 

@@ -98,8 +98,8 @@ def make_plan(
     composed = compose_for_prediction(folder, overrides, allowed)
     config = composed.config
     warnings: list[str] = []
-    if told := describe_large(folder):
-        print(told, file=sys.stderr, flush=True)
+    if size_note := describe_large(folder):
+        print(size_note, file=sys.stderr, flush=True)
     checkpoint = find_checkpoint(folder, config["checkpoint"]["step"], warn=warnings.append)
     transforms = read_transforms(config["dataset"], folder)
     check_kept_columns(keep, _written_names(transforms, outputs, has_labels=split is not None))
@@ -183,11 +183,11 @@ def _open_table(
     keep: Sequence[str],
 ) -> InputTable:
     """Open the rows to score: of the named inputs, or of a split of the run in `folder`."""
-    kept = tuple(dict.fromkeys(keep))
+    columns = tuple(dict.fromkeys(keep))
     if split is None:
-        table = _input_table(dataset, transforms, inputs, kept)
+        table = _input_table(dataset, transforms, inputs, columns)
     else:
-        table = open_split(dataset, transforms, folder, split, kept)
+        table = open_split(dataset, transforms, folder, split, columns)
     path, input_schema = table.first_schema
     same_format = table.format == dataset.get("format", "parquet")
     input_schema = with_types_of_roles(transforms, input_schema.empty_table()).schema
@@ -295,7 +295,7 @@ def text_settings(
     format_ = find_format(inputs, own_format)
     names = ("delimiter", "quote", "decimal", "column_names") if format_ == own_format else ()
     # of the schema, such as its delimiter, unless the run has set it; a default quote is not set
-    usual = (None, TextFormat.quote)
-    said = {**places, **{n: v for n, v in dataset.items() if v not in usual}}
+    defaults = (None, TextFormat.quote)
+    settings = {**places, **{n: v for n, v in dataset.items() if v not in defaults}}
     known = (*names, "on_bad_rows", "max_bad_rows")
-    return {"format": format_, **{n: said[n] for n in known if n in said}}
+    return {"format": format_, **{n: settings[n] for n in known if n in settings}}

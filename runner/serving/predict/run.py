@@ -174,9 +174,9 @@ def _score_parts(
     done = summarize_parts(plan.folder)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0, done.num_bad_rows)
     unknown = UnknownIds(plan.transforms.features)
-    left = max(0, table.num_rows_estimate() - done.num_rows)
+    num_remaining = max(0, table.num_rows_estimate() - done.num_rows)
     label = f"scoring with the checkpoint of step {plan.checkpoint.step}"
-    shown = show_progress(label, left) if rank == 0 else nullcontext(lambda _: None)
+    shown = show_progress(label, num_remaining) if rank == 0 else nullcontext(lambda _: None)
 
     score, started = model.make_scorer(plan.outputs, plan.training), time.monotonic()
     parts = (encoder.encode(part) for part in chain([first], rest))
@@ -237,10 +237,10 @@ def _finish(
     if not scored:
         print_status(f"{plan.folder}: is complete already: {num_rows:,} rows")
     else:
-        kept = f", {before.num_rows:,} were there already" if before.num_rows else ""
+        resumed = f", {before.num_rows:,} were there already" if before.num_rows else ""
         print_status(
             f"{plan.folder}: scored {scored:,} rows in {seconds:.1f} s "
-            f"({scored / max(seconds, 1e-9):,.0f} rows/s){kept}"
+            f"({scored / max(seconds, 1e-9):,.0f} rows/s){resumed}"
         )
     return PredictedFiles(plan.folder, parts)
 

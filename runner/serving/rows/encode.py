@@ -186,8 +186,8 @@ def _known_words(transforms: Transforms, column: str) -> tuple[str, str] | None:
 
     If it has several pairs of words, the result is None, since any of them may be meant.
     """
-    found = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
-    return found[0] if len(found) == 1 else None
+    pairs = [words for words in BOOLEAN_WORDS if _knows(transforms, column, pa.array(words))]
+    return pairs[0] if len(pairs) == 1 else None
 
 
 def _uuids_as_bytes(texts: pa.ChunkedArray) -> pa.Array | None:
@@ -296,8 +296,8 @@ class PartEncoder:
             DataError: for the first bad row, unless bad rows are skipped.
         """
         rows, kept, bad, messages = [], [], [], []
-        if (whole := self._encode_whole(part)) is not None:
-            return whole
+        if (encoded := self._encode_whole(part)) is not None:
+            return encoded
         for piece in part.pieces:
             if piece.table is None:  # could not be read, and bad rows are skipped
                 rows.append(make_blank_rows(piece.num_rows, self._schema))
@@ -326,10 +326,10 @@ class PartEncoder:
             return None
         table = pa.concat_tables(tables).combine_chunks()
         typed = with_types_of_roles(self._transforms, table)
-        whole = RowChunk(MEMORY, None, part.first_row, table.num_rows, typed)
-        validator = RowValidator.for_chunk(whole, self._skip_bad_rows)
+        chunk = RowChunk(MEMORY, None, part.first_row, table.num_rows, typed)
+        validator = RowValidator.for_chunk(chunk, self._skip_bad_rows)
         try:
-            rows = encode_chunk(whole, self._features, self._fitted, validator)
+            rows = encode_chunk(chunk, self._features, self._fitted, validator)
         except DataError:
             return None
         if validator.bad_R.any():

@@ -49,8 +49,8 @@ class InputTable(TableFiles):
     @cached_property
     def files(self) -> dict[str, list[DataFile]]:
         """The files under `train`, each once: paths as given, the files of each sorted by name."""
-        found = [f for path in self.path for f in find_files(path, self.format, key="")]
-        return {"train": list({str(file): file for file in found}.values())}
+        files = [f for path in self.path for f in find_files(path, self.format, key="")]
+        return {"train": list({str(file): file for file in files}.values())}
 
     @property
     def columns_read(self) -> list[str]:
@@ -83,7 +83,7 @@ class InputTable(TableFiles):
     def partition_texts(self) -> Collection[str]:
         """Columns of folders that are read as texts: ids, unless they were numbers in training."""
         types = text_column_types(self.features, Split("whole"))
-        numbers = {name for name, held in self.id_types.items() if held == "integer"}
+        numbers = {name for name, kind in self.id_types.items() if kind == "integer"}
         return [n for n, type_ in types.items() if type_ == pa.string() and n not in numbers]
 
     @property
@@ -241,14 +241,14 @@ def find_format(paths: Sequence[str], preferred: str) -> str:
     Raises:
         UserError: for files of several formats.
     """
-    found = {f for path in paths for f in _formats_of(path)}
-    if not found or (preferred in found and len(paths) == 1):
+    formats = {f for path in paths for f in _formats_of(path)}
+    if not formats or (preferred in formats and len(paths) == 1):
         return preferred
-    if len(found) > 1:
+    if len(formats) > 1:
         raise UserError(
-            f"INPUT: has files of several formats ({', '.join(sorted(found))}); name those of one"
+            f"INPUT: has files of several formats ({', '.join(sorted(formats))}); name those of one"
         )
-    return found.pop()
+    return formats.pop()
 
 
 def _formats_of(path: str) -> set[str]:

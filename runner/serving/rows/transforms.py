@@ -93,10 +93,10 @@ def read_texts(table: TableRecipe, fitted: FittedTransforms, spec: IdSpec) -> di
     kind = fitted.id_types.get(spec.column) if spec.input == "auto" else spec.input
     if spec.encode != "vocabulary" or kind != "string":
         return None
-    found: dict[int, str] = {}
+    text_of_hash: dict[int, str] = {}
     for hashes, texts in iterate_texts(table, fitted, spec.column):
-        found |= zip(hashes.tolist(), texts.to_pylist())
-    return found
+        text_of_hash |= zip(hashes.tolist(), texts.to_pylist())
+    return text_of_hash
 
 
 def find_training_table(dataset: Mapping[str, Any], run: Path) -> TableRecipe | None:

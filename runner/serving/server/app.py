@@ -188,10 +188,10 @@ async def _example(request: Request) -> Response:
 async def _infer(request: Request) -> Response:
     """Answer an inference, and count it whatever its outcome."""
     service, started = _service(request), time.perf_counter()
-    answer = await _answer(service, request)
-    assert answer.status_code in CODES, answer.status_code
-    service.counters.observe(answer.status_code, time.perf_counter() - started)
-    return answer
+    response = await _answer(service, request)
+    assert response.status_code in CODES, response.status_code
+    service.counters.observe(response.status_code, time.perf_counter() - started)
+    return response
 
 
 async def _answer(service: Service, request: Request) -> Response:
@@ -257,17 +257,17 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     Raises:
         HTTPException: 413 if it is too large, 408 if it does not arrive in time.
     """
-    refused = HTTPException(413, f"the body has more than {max_bytes} bytes (--max-body-mb)")
+    too_large = HTTPException(413, f"the body has more than {max_bytes} bytes (--max-body-mb)")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
-        raise refused
+        raise too_large
     chunks, size = [], 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > max_bytes:
-                    raise refused
+                    raise too_large
                 chunks.append(chunk)
     except TimeoutError as error:
         raise HTTPException(408, f"the body did not arrive in {BODY_TIMEOUT_S:.0f} s") from error

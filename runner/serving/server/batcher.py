@@ -77,16 +77,16 @@ class Batcher:
                         waiting.result.set_exception(answer)
                     else:
                         self._counters.add("rows", waiting.work.num_rows)
-                        found = index if waiting.work.top_k else ""
-                        waiting.result.set_result(Scored(version, answer, found))
+                        kind = index if waiting.work.top_k else ""
+                        waiting.result.set_result(Scored(version, answer, kind))
         finally:
             self._thread.shutdown(wait=True)
 
     def _score(self, works: list[Work]) -> tuple[str, str, list[Outputs | Exception]]:
-        one = self.scorer.snapshot()  # a delta may be applied meanwhile
-        answers = score_batch(one, works)
+        scorer = self.scorer.snapshot()  # a delta may be applied meanwhile
+        answers = score_batch(scorer, works)
         searched = any(w.top_k and not isinstance(a, Exception) for w, a in zip(works, answers))
-        return one.version, one.index.kind if searched else "", answers
+        return scorer.version, scorer.index.kind if searched else "", answers
 
     async def _next_batch(self) -> list[_Waiting]:
         """Take the first request, and the following ones that fit and arrive in time."""

@@ -34,44 +34,44 @@ class ServedColumn:
 
 def served_columns(raw: Transforms, graphs: Sequence[GraphSpec]) -> tuple[ServedColumn, ...]:
     """Return the raw columns that some graphs read, each once."""
-    found: dict[str, ServedColumn] = {}
+    columns: dict[str, ServedColumn] = {}
     declared = select_features(raw.declared, graph_features(graphs))
     for column, form in declared.time_forms.items():
         datatype = "BYTES" if form in TEXT_DATES else "INT64"
-        found[column] = ServedColumn(column, datatype)
+        columns[column] = ServedColumn(column, datatype)
     for number in declared.numbers:
         datatype = "BYTES" if number.separator or number.input else "FP64"
         is_list = number.size > 0 and not number.separator
-        found.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
+        columns.setdefault(number.column, ServedColumn(number.column, datatype, is_list))
     # a cross reads any type, so that the columns' own features decide
     for spec in sorted(declared.ids, key=lambda spec: bool(spec.cross)):
         is_list = spec.is_list and not spec.separator
         for column in spec.cross or (spec.column,):
             datatype = "INT64"
-            held = raw.fitted.id_types.get(column)
-            if spec.input in AMOUNT_FORMS or spec.separator or "string" in (spec.input, held):
+            id_type = raw.fitted.id_types.get(column)
+            if spec.input in AMOUNT_FORMS or spec.separator or "string" in (spec.input, id_type):
                 datatype = "BYTES"
             elif spec.encode == "bucketise":
                 datatype = "FP64"
-            elif held == "unsigned":
+            elif id_type == "unsigned":
                 datatype = "UINT64"
-            found.setdefault(column, ServedColumn(column, datatype, is_list))
+            columns.setdefault(column, ServedColumn(column, datatype, is_list))
         for column in (spec.weights, spec.order_by):
             if column:
                 datatype = "BYTES" if spec.separator else "FP64"
-                found.setdefault(column, ServedColumn(column, datatype, is_list))
-    return tuple(found.values())
+                columns.setdefault(column, ServedColumn(column, datatype, is_list))
+    return tuple(columns.values())
 
 
 def describe_columns(columns: Sequence[ServedColumn]) -> list[dict[str, object]]:
     """Return the input tensors of columns, as metadata list them."""
-    listed: list[dict[str, object]] = []
+    described: list[dict[str, object]] = []
     for column in columns:
-        listed.append({"name": column.name, "datatype": column.datatype, "shape": [-1]})
+        described.append({"name": column.name, "datatype": column.datatype, "shape": [-1]})
         if column.is_list:
             name = f"{column.name}{LENGTHS}"
-            listed.append({"name": name, "datatype": "INT64", "shape": [-1]})
-    return listed
+            described.append({"name": name, "datatype": "INT64", "shape": [-1]})
+    return described
 
 
 def example_request(raw: Transforms, graphs: Sequence[GraphSpec]) -> dict[str, object]:
@@ -114,8 +114,8 @@ def make_table(columns: Sequence[ServedColumn], tensors: Mapping[str, Tensor]) -
     arrays: dict[str, pa.Array] = {}
     missing = [column.name for column in columns if column.name not in tensors]
     if missing:
-        read = {column.name for column in columns}
-        near = nearest_hint(missing[0], [name for name in tensors if name not in read], 3)
+        names = {column.name for column in columns}
+        near = nearest_hint(missing[0], [name for name in tensors if name not in names], 3)
         more = f", and {len(missing) - 1} more of the {len(columns)}" if missing[1:] else ""
         raise DataError(
             f"no column {missing[0]!r}{more}{near}; GET /v2/models/NAME/example is a whole request"

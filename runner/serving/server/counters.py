@@ -41,10 +41,10 @@ class Counters:
 
     def row(self, worker: int, version: str) -> WorkerCounters:
         """Return the row of a worker, for the process that is this worker at present."""
-        own = WorkerCounters(self._table[worker], self._version_table[worker : worker + 1])
-        own.set("in_flight", 0)
-        own.set_version(version)
-        return own
+        counters = WorkerCounters(self._table[worker], self._version_table[worker : worker + 1])
+        counters.set("in_flight", 0)
+        counters.set_version(version)
+        return counters
 
     def is_up(self, worker: int) -> bool:
         """Return whether a worker answers; it stays true after its end until `set_down`."""

@@ -22,20 +22,20 @@ async def follow(scorer: Scorer, folder: Path, counters: WorkerCounters) -> None
     A delta is read and prepared in a thread, and applied between two batches. One that cannot be
     applied is reported once, and the present version stays in service.
     """
-    told, deltas = "", DeltaFolder(folder)
+    last_error, deltas = "", DeltaFolder(folder)
     while True:
         try:
             path = await asyncio.to_thread(_apply_next, scorer, deltas)
         except Exception as error:  # of any kind: nobody would see how this task ends
             path = None
-            if describe_error(error) != told:
-                told = describe_error(error)
+            if describe_error(error) != last_error:
+                last_error = describe_error(error)
                 counters.add("delta_errors")
-                LOG.warning("--follow: %s; version %s is still served", told, scorer.version)
+                LOG.warning("--follow: %s; version %s is still served", last_error, scorer.version)
         if path is None:
             await asyncio.sleep(POLL_S)
             continue
-        told = ""
+        last_error = ""
         counters.add("deltas")
         counters.set_version(scorer.version)
         LOG.warning("%s applied: version %s is served", path, scorer.version)

@@ -44,16 +44,18 @@ def read_top_k(
         DataError: for a number out of range, a model without items, and outputs that do not fit.
     """
     top_k, about = parameters.get(TOP_K), f"parameters.{TOP_K}"
-    wanted = [name for name in outputs if name in NEAREST]
+    requested = [name for name in outputs if name in NEAREST]
     if top_k is None:
-        if wanted:
-            raise DataError(f"output {wanted[0]!r} needs {about}: how many items, 1 to {max_top_k}")
+        if requested:
+            raise DataError(
+                f"output {requested[0]!r} needs {about}: how many items, 1 to {max_top_k}"
+            )
         return 0
     if (why := why_no_items(artifact)) is not None:
         raise DataError(f"{about}: {why}")
     if type(top_k) is not int or not 1 <= top_k <= max_top_k:
         raise DataError(f"{about}={top_k!r:.40}: must be a whole number of 1 to {max_top_k}")
-    if outputs and not wanted:
+    if outputs and not requested:
         raise DataError(f"{about}: none of the outputs asked for is one of {', '.join(NEAREST)}")
     return top_k
 
@@ -65,23 +67,23 @@ def read_left_out(artifact: Artifact, parameters: Mapping[str, Any]) -> tuple[in
         DataError: for a value that is no list of such ids, a list that is too long, and a request
             without `top_k`.
     """
-    given, about = parameters.get(LEAVE_OUT), f"parameters.{LEAVE_OUT}"
-    if given is None:
+    items, about = parameters.get(LEAVE_OUT), f"parameters.{LEAVE_OUT}"
+    if items is None:
         return ()
     if parameters.get(TOP_K) is None:
         raise DataError(f"{about}: is for the nearest items, which parameters.{TOP_K} asks for")
-    if not isinstance(given, list) or len(given) > MAX_LEFT_OUT:
-        raise DataError(f"{about}={given!r:.40}: must be a list of at most {MAX_LEFT_OUT:,} items")
+    if not isinstance(items, list) or len(items) > MAX_LEFT_OUT:
+        raise DataError(f"{about}={items!r:.40}: must be a list of at most {MAX_LEFT_OUT:,} items")
     type_ = _item_type(artifact)
     are_texts = pa.types.is_string(type_)
     low, high = (0, 2**64) if pa.types.is_uint64(type_) else (-(2**63), 2**63)
     kind = "a text of whole characters" if are_texts else "a whole number of 64 bits"
-    for n, item in enumerate(given):
+    for n, item in enumerate(items):
         is_number = type(item) is int and low <= item < high
         is_text = isinstance(item, str) and not _HALF_CHARACTER.search(item)
         if not (is_text if are_texts else is_number):
             raise DataError(f"{about}[{n}]={item!r:.40}: must be {kind}, as the ids of items are")
-    return tuple(given)
+    return tuple(items)
 
 
 def nearest_items(
@@ -102,9 +104,9 @@ def nearest_items(
     index = scorer.index
     positions_RK, scores_RK = scorer.search_arrays(index, arrays, top_k, leave_out)
     none = positions_RK.ravel() < 0
-    found = index.ids.take(pa.array(positions_RK.ravel(), mask=none))
-    blank = "" if pa.types.is_string(found.type) else 0
-    ids: np.ndarray = found.fill_null(blank).to_numpy(zero_copy_only=False)
+    ids_of_rows = index.ids.take(pa.array(positions_RK.ravel(), mask=none))
+    blank = "" if pa.types.is_string(ids_of_rows.type) else 0
+    ids: np.ndarray = ids_of_rows.fill_null(blank).to_numpy(zero_copy_only=False)
     return {
         TOP_ITEMS: ids.reshape(positions_RK.shape),
         TOP_SCORES: np.where(positions_RK < 0, np.float32(np.nan), scores_RK),

@@ -53,10 +53,10 @@ def read_arrays(
             f"tensor {unknown!r}: no input of graph {spec.name}{nearest_hint(unknown, spec.inputs)}"
         )
     arrays = {name: _read_array(name, tensors) for name in spec.inputs}
-    wanted = {str(d["name"]): d["shape"] for d in describe_inputs(spec)}
+    shapes = {str(d["name"]): d["shape"] for d in describe_inputs(spec)}
     num_rows = -1
     for name, values in arrays.items():
-        shape = wanted[name]
+        shape = shapes[name]
         assert isinstance(shape, list)
         if name.startswith(("values_", "weights_")):
             shape = [-1]  # checked with the lengths
@@ -66,7 +66,7 @@ def read_arrays(
                 num_rows = values.shape[at]
             shape = [num_rows if size == -1 else size for size in shape]
         if values.ndim != len(shape) or any(
-            size not in (-1, found) for size, found in zip(shape, values.shape)
+            size not in (-1, actual) for size, actual in zip(shape, values.shape)
         ):
             raise DataError(
                 f"tensor {name!r}: has shape {[*values.shape]}, expected {shape} (rows as in the "
@@ -156,7 +156,7 @@ def _join_group(
     lengths = [request[f"lengths_{n}"] for request in requests]
     yield f"lengths_{n}", np.concatenate(lengths, axis=1)
     for kind in ("values", "weights") if group.weighted else ("values",):
-        parts = [_split(request[f"{kind}_{n}"], own) for request, own in zip(requests, lengths)]
+        parts = [_split(request[f"{kind}_{n}"], sizes) for request, sizes in zip(requests, lengths)]
         yield f"{kind}_{n}", np.concatenate([part for feature in zip(*parts) for part in feature])
 
 

@@ -62,16 +62,16 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
         graph: the graph of prepared ids; None for raw columns.
     """
     names = tuple(spec.name for spec in artifact.graphs)
-    found: dict[str, tuple[str, ...]] = {}
+    graphs: dict[str, tuple[str, ...]] = {}
     if graph is None or names == (graph,):
         for end in ("", LOGIT):
-            found |= {f"{task.name}{end}": names for task in artifact.tasks}
-        found |= {f"class_{label}": names for label in artifact.classes}
+            graphs |= {f"{task.name}{end}": names for task in artifact.tasks}
+        graphs |= {f"class_{label}": names for label in artifact.classes}
     if len(names) > 1:
-        found |= {f"{name}{VECTORS}": (name,) for name in names if graph in (None, name)}
+        graphs |= {f"{name}{VECTORS}": (name,) for name in names if graph in (None, name)}
     if graph in (None, "query") and why_no_items(artifact) is None:
-        found |= dict.fromkeys(NEAREST, ("query",))
-    return found
+        graphs |= dict.fromkeys(NEAREST, ("query",))
+    return graphs
 
 
 def make_work(
@@ -100,8 +100,8 @@ def make_work(
     leave_out = read_left_out(artifact, request.parameters)
     default = NEAREST if top_k else _default_outputs(artifact, known)
     outputs = request.outputs or dict.fromkeys(default, request.binary)
-    wanted = {name for output in outputs for name in known[output]}
-    specs = [spec for spec in artifact.graphs if spec.name in wanted]
+    needed = {name for output in outputs for name in known[output]}
+    specs = [spec for spec in artifact.graphs if spec.name in needed]
     rows: pa.Table | Mapping[str, np.ndarray]
     if graph is None:
         try:
@@ -142,10 +142,12 @@ def score_batch(scorer: Scorer, batch: Sequence[Work]) -> list[Outputs | Excepti
         groups.setdefault(work.key, []).append(number)
     for numbers in groups.values():
         try:
-            found: Sequence[Outputs | Exception] = _score_alike(scorer, [batch[n] for n in numbers])
+            scored: Sequence[Outputs | Exception] = _score_alike(
+                scorer, [batch[n] for n in numbers]
+            )
         except Exception:  # a bad request must not spoil the answers of others
-            found = [_score_alone(scorer, batch[n]) for n in numbers]
-        for number, answer in zip(numbers, found):
+            scored = [_score_alone(scorer, batch[n]) for n in numbers]
+        for number, answer in zip(numbers, scored):
             answers[number] = answer
     return answers
 
@@ -161,9 +163,9 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
     artifact = scorer.artifact
     specs = [spec for spec in artifact.graphs if spec.name in works[0].graphs]
     if isinstance(works[0].rows, pa.Table):
-        wanted = {name for work in works for name in work.outputs}
+        requested = {name for work in works for name in work.outputs}
         table = pa.concat_tables([work.rows for work in works])
-        together = _score_raw(scorer, specs, table, wanted, works[0])
+        together = _score_raw(scorer, specs, table, requested, works[0])
     else:
         together = _score_prepared(scorer, specs[0], works)
     slices = row_slices([work.num_rows for work in works])
@@ -173,30 +175,30 @@ def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
 
 
 def _score_raw(
-    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, wanted: set[str], like: Work
+    scorer: Scorer, specs: Sequence[GraphSpec], table: pa.Table, requested: set[str], work: Work
 ) -> Outputs:
     rows = encode_rows(scorer.artifact.raw, table, graph_features(specs))
     names = {f"{spec.name}{VECTORS}": spec.name for spec in specs}
-    found = {name: scorer.vectors(names[name], rows) for name in wanted & names.keys()}
-    if like.top_k:
+    outputs = {name: scorer.vectors(names[name], rows) for name in requested & names.keys()}
+    if work.top_k:
         arrays = scorer.arrays("query", rows)
-        found |= nearest_items(scorer, arrays, like.top_k, like.leave_out)
-    if wanted - found.keys():
-        found |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
-    return found
+        outputs |= nearest_items(scorer, arrays, work.top_k, work.leave_out)
+    if requested - outputs.keys():
+        outputs |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
+    return outputs
 
 
 def _score_prepared(scorer: Scorer, spec: GraphSpec, works: Sequence[Work]) -> Outputs:
     for work in works:  # checked against the tables of the version that scores them
         check_ids(spec, scorer.artifact.raw, work.rows)
-    arrays, like = join(spec, [work.rows for work in works]), works[0]
+    arrays, first = join(spec, [work.rows for work in works]), works[0]
     if scorer.is_retrieval:
-        found = {}
-        if like.top_k:
-            found = nearest_items(scorer, arrays, like.top_k, like.leave_out)
+        outputs = {}
+        if first.top_k:
+            outputs = nearest_items(scorer, arrays, first.top_k, first.leave_out)
         if any((vectors := f"{spec.name}{VECTORS}") in work.outputs for work in works):
-            found[vectors] = scorer.run_arrays(spec.name, arrays)["vectors"]
-        return found
+            outputs[vectors] = scorer.run_arrays(spec.name, arrays)["vectors"]
+        return outputs
     logits_RT = scorer.run_arrays(spec.name, arrays)["logits"]
     return _task_outputs(scorer, logits_RT, np.zeros(len(logits_RT), bool))
 

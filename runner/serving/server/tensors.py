@@ -115,17 +115,17 @@ def _is_size(size: Any) -> TypeGuard[int]:
 
 
 def _parameters(content: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
-    found = content.get("parameters") or {}
-    if not isinstance(found, dict):
+    parameters = content.get("parameters") or {}
+    if not isinstance(parameters, dict):
         raise DataError(f"{owner}: parameters is no object")
-    return found
+    return parameters
 
 
 def _objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    found = content.get(key) or []
-    if not isinstance(found, list) or not all(isinstance(spec, dict) for spec in found):
+    objects = content.get(key) or []
+    if not isinstance(objects, list) or not all(isinstance(spec, dict) for spec in objects):
         raise DataError(f"{key}: is no list of objects")
-    return found
+    return objects
 
 
 def _name(spec: Mapping[str, Any], key: str) -> str:
@@ -183,10 +183,10 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
         kinds += [pa.float64()] if float in map(type, elements) else [pa.int64()]
     problems = []
     for kind in kinds:
-        found = _try_array(data, pa.list_(kind) if is_nested else kind)
-        if isinstance(found, pa.Array):
-            return found
-        problems.append(found)
+        array = _try_array(data, pa.list_(kind) if is_nested else kind)
+        if isinstance(array, pa.Array):
+            return array
+        problems.append(array)
     at = bisect_left(range(len(elements)), True, key=lambda n: _fails(elements[: n + 1], kinds))
     value, place = elements[at], f"element {at}"
     if is_nested:
@@ -288,7 +288,7 @@ def _as_bytes(values: np.ndarray, datatype: str) -> bytes:
 
 def _finite_or_none(values: np.ndarray) -> Sequence[float | None]:
     """Return numbers for JSON, None for non-finite ones; as float32 they are exact."""
-    found: list[float | None] = values.tolist()
+    numbers: list[float | None] = values.tolist()
     if np.isfinite(values).all():
-        return found
-    return [x if x is not None and math.isfinite(x) else None for x in found]
+        return numbers
+    return [x if x is not None and math.isfinite(x) else None for x in numbers]

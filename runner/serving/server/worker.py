@@ -88,10 +88,10 @@ def serve(
         index=settings.index,
     )
     logging.getLogger("runner").addHandler(logging.StreamHandler())
-    own = counters.row(worker, scorer.version)
+    own_counters = counters.row(worker, scorer.version)
     wait_s = settings.batch_wait_ms / 1000
-    batcher = Batcher(scorer, batch_rows=settings.batch_rows, wait_s=wait_s, counters=own)
-    service = Service(settings, batcher, counters, own)
+    batcher = Batcher(scorer, batch_rows=settings.batch_rows, wait_s=wait_s, counters=own_counters)
+    service = Service(settings, batcher, counters, own_counters)
     config = uvicorn.Config(
         make_app(service),
         log_level="warning",
