@@ -206,12 +206,12 @@ def find_seen_items(
     settings: MetricSettings, dataset: Dataset, split: str
 ) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
     """Return a function from rows to the items that their users have seen, or None."""
-    seen = dataset.seen_items(split) if settings.leave_seen_out else None
-    if seen is None:
+    seen_items = dataset.seen_items(split) if settings.leave_seen_out else None
+    if seen_items is None:
         return None
 
     def find(rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        row_V, ids_V = seen.find(rows_B.cpu().numpy())  # sync
+        row_V, ids_V = seen_items.find(rows_B.cpu().numpy())  # sync
         return torch.from_numpy(row_V).to(rows_B.device), torch.from_numpy(ids_V).to(rows_B.device)
 
     return find

@@ -66,14 +66,14 @@ def find_cut_features(model: Recommender, schema: Schema) -> list[CutFeature]:
             parts.append(columns[f"{f.name}{LINEAR_SUFFIX}"])
         pooled[f.name] = [column for part in parts for column in range(part.start, part.stop)]
     items = {f.name for f in model.item_features} if isinstance(model, RetrievalModel) else set()
-    found = [CutFeature(name, "number", (i,)) for i, name in enumerate(schema.dense)]
-    found += [
+    cut_features = [CutFeature(name, "number", (i,)) for i, name in enumerate(schema.dense)]
+    cut_features += [
         CutFeature(n, "ids", tuple(c), num_linear=num_equal * lookup.linear, num_equal=num_equal)
         for n, c in pooled.items()
         if n not in items
     ]
-    found += [CutFeature(s.name, "sequence", place=i) for i, s in enumerate(sequences)]
-    return found
+    cut_features += [CutFeature(s.name, "sequence", place=i) for i, s in enumerate(sequences)]
+    return cut_features
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,11 @@ class Cut:
         changed = self._with_values(feature, other.values(feature)[row_B])
         if feature.kind != "sequence":
             return changed
-        own = (f"{feature.name}:ids", f"{feature.name}:length")
-        taken = {name: other.embeddings.per_row[name][row_B] for name in own}
+        names = (f"{feature.name}:ids", f"{feature.name}:length")
+        permuted = {name: other.embeddings.per_row[name][row_B] for name in names}
         embeddings = changed.embeddings
         return replace(
-            changed, embeddings=replace(embeddings, per_row={**embeddings.per_row, **taken})
+            changed, embeddings=replace(embeddings, per_row={**embeddings.per_row, **permuted})
         )
 
     def _leaf(self, feature: CutFeature) -> Tensor:

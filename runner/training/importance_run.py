@@ -71,21 +71,21 @@ def measure_importance(
         metric, direction = _monitored_metric(job, base)
         permuted = partial(metrics_permuted, seed=int(config["seed"]))
         measures: dict[str, Measure] = {"at_mean": metrics_at_mean, "permuted": permuted}
-        found: dict[str, list[float]] = {}
+        importances: dict[str, list[float]] = {}
         seconds: dict[str, float] = {}
         for column in METHODS[method]:
             started = time.monotonic()
             if column == "first_order":
-                found[column] = first_order_effects(job, cut, features)
+                importances[column] = first_order_effects(job, cut, features)
             else:
                 with show_progress(LABELS[column], len(features), "features") as advance:
-                    found[column] = []
+                    importances[column] = []
                     for feature in features:
                         after = measures[column](job, cut, feature)[metric]
-                        found[column].append(_lost(direction, base[metric], after))
+                        importances[column].append(_lost(direction, base[metric], after))
                         advance(1)
             seconds[column] = round(time.monotonic() - started, 3)
-    leading = found[METHODS[method][0]]
+    leading = importances[METHODS[method][0]]
     order = sorted(range(len(features)), key=lambda n: -leading[n])
     return {
         "run": job.source_checkpoint.path.parent.parent.name,
@@ -95,12 +95,12 @@ def measure_importance(
         "metric": metric,
         "value": base[metric],
         "seconds": seconds,
-        "rank_correlation": _rank_correlations(found),
+        "rank_correlation": _rank_correlations(importances),
         "features": [
             {
                 "name": features[n].name,
                 "kind": features[n].kind,
-                **{column: values[n] for column, values in found.items()},
+                **{column: values[n] for column, values in importances.items()},
             }
             for n in order
         ],
@@ -108,16 +108,16 @@ def measure_importance(
 
 
 def _choose_split(job: Job) -> str:
-    splits, given = job.dataset.num_rows, job.loop_settings["split"]
-    if isinstance(given, list | tuple) or (given is not None and given not in splits):
-        raise ConfigError(f"loop.split={given}: name one split; there are {', '.join(splits)}")
-    return str(given) if given else "validation" if "validation" in splits else list(splits)[-1]
+    splits, split = job.dataset.num_rows, job.loop_settings["split"]
+    if isinstance(split, list | tuple) or (split is not None and split not in splits):
+        raise ConfigError(f"loop.split={split}: name one split; there are {', '.join(splits)}")
+    return str(split) if split else "validation" if "validation" in splits else list(splits)[-1]
 
 
 def _affordable_rows(job: Job, split: str) -> int:
     """Return the default number of rows, whose look-ups must fit in memory."""
-    one = Cut.of(job, split, 1).embeddings.row_lookups()
-    row_bytes = sum(tensor[0].numel() * tensor.element_size() for tensor in one)
+    tensors = Cut.of(job, split, 1).embeddings.row_lookups()
+    row_bytes = sum(tensor[0].numel() * tensor.element_size() for tensor in tensors)
     return min(DEFAULT_ROWS, max(1024, MAX_CUT_BYTES // max(1, row_bytes)))
 
 
@@ -141,12 +141,12 @@ def _lost(direction: str, before: float, after: float) -> float:
     return before - after if direction == "max" else after - before
 
 
-def _rank_correlations(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _rank_correlations(importances: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return Spearman's rank correlation of each pair of columns."""
-    names = list(found)
+    names = list(importances)
     pairs = [(a, b) for n, a in enumerate(names) for b in names[n + 1 :]]
     return {
-        f"{a}, {b}": float(spearmanr(found[a], found[b]).statistic)
+        f"{a}, {b}": float(spearmanr(importances[a], importances[b]).statistic)
         for a, b in pairs
-        if len(set(found[a])) > 1 and len(set(found[b])) > 1
+        if len(set(importances[a])) > 1 and len(set(importances[b])) > 1
     }

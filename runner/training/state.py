@@ -257,8 +257,8 @@ def _restore_on_other_ranks(
 ) -> None:
     """Restore tensors and random states where another number of ranks saved them."""
     ranks, rng_values = job.context.ranks, saved.values["random"]
-    whole = {n: t for n, t in into.items() if not n.startswith(_PER_RANK_PREFIXES)}
-    load_tensors(saved, whole, partial=True)
+    shared = {n: t for n, t in into.items() if not n.startswith(_PER_RANK_PREFIXES)}
+    load_tensors(saved, shared, partial=True)
     rows = read_tensors(saved, [n for n in saved_names if n.startswith(_PER_RANK_PREFIXES)])
     if ranks.is_main:
         names = [n for n in rows if n.startswith(_METRICS_PREFIX)]

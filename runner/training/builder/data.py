@@ -117,11 +117,11 @@ def _without_unjudged_rows(node: Mapping[str, Any], inputs: JobInputs) -> dict[s
     table = build_recipe(node) if node.get("learnt") else None
     if type(table) is not TableRecipe or table.declared.interactions is not None:
         return dict(node)
-    judged = judged_splits(inputs.config["loop"]["split"], table.splits)
-    has_own_files = (table.files.keys() - {"train"}).issuperset(judged)
+    splits = judged_splits(inputs.config["loop"]["split"], table.splits)
+    has_own_files = (table.files.keys() - {"train"}).issuperset(splits)
     if not has_own_files or finds_items(inputs.config["model"]["net"], inputs.allowed):
         return dict(node)
-    return {**node, "judged": judged}
+    return {**node, "judged": splits}
 
 
 def count_steps_per_epoch(dataset: Dataset, update_rows: int) -> int | None:

@@ -47,13 +47,13 @@ def instantiate(
     """
     settings = {name: _copy(value) for name, value in node.items() if name != "_target_"}
     problems = check_reserved_keys(settings, key)
-    problems += [misplaced_target(*found) for found in find_targets(settings, key)]
+    problems += [misplaced_target(*pair) for pair in find_targets(settings, key)]
     raise_combined(problems)
     path = node.get("_target_", "")
     target = resolve_part(path, allowed, kind, key)
     if offered:
-        taken = inspect.signature(target).parameters
-        more |= {n: v for n, v in offered.items() if n in taken and n not in settings}
+        parameters = inspect.signature(target).parameters
+        more |= {n: v for n, v in offered.items() if n in parameters and n not in settings}
     try:
         part = target(**settings, **more)
     except TypeError as error:
@@ -71,7 +71,7 @@ def instantiate(
     return part
 
 
-def _may_refuse(target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+def _may_refuse(target: Any, settings: Mapping[str, Any], offered: Mapping[str, Any]) -> bool:
     """Return whether an error about arguments may be caused by the settings of a part.
 
     If they fit its signature, the error is of its code, unless it takes and passes on any name.
@@ -80,18 +80,18 @@ def _may_refuse(target: Any, settings: Mapping[str, Any], given: Mapping[str, An
     if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         return True
     try:
-        signature.bind(**settings, **given)
+        signature.bind(**settings, **offered)
     except TypeError:
         return True
     return False
 
 
 def _taken_arguments(
-    target: Any, settings: Mapping[str, Any], given: Mapping[str, Any]
+    target: Any, settings: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> tuple[str, str]:
     """Return a hint at the nearest setting, and the list of all settings of a part."""
     parameters = inspect.signature(target).parameters
-    known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in given]
+    known = [n for n, p in parameters.items() if p.kind in _BY_NAME and n not in offered]
     near = [nearest_hint(name, known) for name in settings if name not in known]
     return "".join(near[:1]), ", ".join(known) or "none"
 

@@ -96,8 +96,8 @@ def build_job(
     check_parts(config, allowed)
     device, ranks = prepare_process(trainer, config["seed"], view), current_ranks()
     inputs = JobInputs(config, trainer, device, run, view, tuple(allowed))
-    given = checkpoint.path or config["run"]
-    source = None if given is None else Path(given)  # that a loop only reads; None for a training
+    place = checkpoint.path or config["run"]
+    source = None if place is None else Path(place)  # that a loop only reads; None for a training
     if ranks.is_main:
         show_large_checkpoint(source, config["loop"], view)
     dataset = make_dataset(inputs, source)
@@ -247,8 +247,8 @@ def make_delivery(inputs: JobInputs, settings: DeliverySettings) -> Delivery | N
 
 def show_large_checkpoint(source: Path | None, loop: Mapping[str, Any], view: View) -> None:
     """Explain the wait for the checkpoint that a loop reads, if it is large."""
-    if source is not None and not loop.get("follow") and (told := describe_large(source)):
-        view.note(told)
+    if source is not None and not loop.get("follow") and (note := describe_large(source)):
+        view.note(note)
 
 
 def find_source_checkpoint(

@@ -138,8 +138,8 @@ def check_own_directions(
             watched[f"trainer.{name}"] = resolve_metric(rule, monitor)
     better = {metric.name: metric.better_direction() for metric in own}
     raise_combined(
-        f"{where}.direction={direction}: {wanted} is better for {metric}, as the class of "
-        f"metrics.own.{name} says (higher_is_better); {where}.direction={wanted}"
+        f"{where}.direction={direction}: {expected} is better for {metric}, as the class of "
+        f"metrics.own.{name} says (higher_is_better); {where}.direction={expected}"
         for where, (metric, direction) in watched.items()
-        if (wanted := better.get(name := metric.split("/")[1])) not in (None, direction)
+        if (expected := better.get(name := metric.split("/")[1])) not in (None, direction)
     )

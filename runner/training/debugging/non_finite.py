@@ -225,6 +225,6 @@ def _describe_rows(rows: Tensor) -> str:
     return f"row {first}" if len(rows) == 1 else f"{len(rows):,} of the rows read ({first}, ...)"
 
 
-def _is_same(one: Tensor, other: Tensor) -> bool:
+def _is_same(tensor: Tensor, other: Tensor) -> bool:
     """Return whether two hooks were given the same gradient, whose tensors are both alive."""
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape
+    return tensor.data_ptr() == other.data_ptr() and tensor.shape == other.shape

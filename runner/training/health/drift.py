@@ -61,8 +61,8 @@ def compare_splits(
         columns = {split: sample.labels_NT[:, index] for split, sample in others.items()}
         facts.append(_describe_numbers(task.name, "label", train.labels_NT[:, index], columns))
     for name, ids in train.ids.items():
-        found = {split: sample.ids[name] for split, sample in others.items()}
-        facts.append(_describe_ids(name, ids, found, special.get(tables[name], 0)))
+        ids_of_others = {split: sample.ids[name] for split, sample in others.items()}
+        facts.append(_describe_ids(name, ids, ids_of_others, special.get(tables[name], 0)))
     return facts
 
 

@@ -29,9 +29,9 @@ def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
         train: rows of the train split.
         others: split -> its rows.
     """
-    drawn = "" if train.num_rows >= train.split_rows else f" of {train.num_rows:,} rows drawn"
+    extent = "" if train.num_rows >= train.split_rows else f" of {train.num_rows:,} rows drawn"
     return [
-        *_dead_features(schema, train, drawn),
+        *_dead_features(schema, train, extent),
         *_ids_seen_once(train),
         *_unknown_ids(train, others),
         *_label_rates(schema, train, others),
@@ -46,7 +46,7 @@ def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, fl
     The rate of positives of each value in one half of the rows predicts the other half. Numbers
     that are also read as ids, by value or in buckets, are left out.
     """
-    found = []
+    better_as_ids = []
     y_N = train.labels_NT[:, 0]
     half = train.num_rows // 2
     if schema.tasks[0].kind != "binary" or half < 200:
@@ -62,8 +62,8 @@ def numbers_like_ids(schema: Schema, train: Sample) -> list[tuple[str, float, fl
         by_value = _auc(rates[codes_N[half:]], y_N[half:])
         is_better = by_value > max(as_number, 1 - as_number) + ID_GAIN
         if is_better and not _has_ids(codes_N, train):
-            found.append((name, max(as_number, 1 - as_number), by_value))
-    return sorted(found, key=lambda item: item[1] - item[2])
+            better_as_ids.append((name, max(as_number, 1 - as_number), by_value))
+    return sorted(better_as_ids, key=lambda item: item[1] - item[2])
 
 
 def _has_ids(codes_N: Ints, train: Sample) -> bool:
@@ -88,12 +88,12 @@ def _auc(scores_N: Floats, y_N: Floats) -> float:
     return roc_auc(*group_by_score(scores_N, y_N, 1 - y_N))
 
 
-def _dead_features(schema: Schema, train: Sample, drawn: str) -> Iterator[str]:
+def _dead_features(schema: Schema, train: Sample, extent: str) -> Iterator[str]:
     dead = [n for n, x_N in zip(schema.dense, train.dense_ND.T) if len(x_N) and np.ptp(x_N) == 0]
     dead += [n for n, ids in train.ids.items() if len(np.unique(ids.ids_V)) <= 1]
     if dead:
         yield (
-            f"columns with a single value in all train rows{drawn}, from which nothing can be "
+            f"columns with a single value in all train rows{extent}, from which nothing can be "
             f"learnt: {_listed(dead)}"
         )
 
@@ -172,8 +172,8 @@ def _few_labels(schema: Schema, others: Mapping[str, Sample]) -> Iterator[str]:
         for split, sample in others.items():
             if task.kind != "binary" or not sample.num_rows:
                 continue
-            drawn = sample.num_rows < sample.split_rows  # a sample has more rows of rare labels
-            weights_N = sample.weights_N if drawn else None
+            is_drawn = sample.num_rows < sample.split_rows  # a sample has more rows of rare labels
+            weights_N = sample.weights_N if is_drawn else None
             rate = float(np.average(sample.labels_NT[:, index], weights=weights_N))
             rarer = round(min(rate, 1 - rate) * sample.split_rows)
             if 0 < rarer < FEW_LABELS:
@@ -184,7 +184,7 @@ def _few_labels(schema: Schema, others: Mapping[str, Sample]) -> Iterator[str]:
                 )
 
 
-def auc_error(auc: float, ones: int, zeros: int) -> float:
+def auc_error(auc: float, num_positive: int, num_negative: int) -> float:
     """Return the standard error of an AUC.
 
     Hanley and McNeil, The Meaning and Use of the Area under a Receiver Operating Characteristic
@@ -192,18 +192,18 @@ def auc_error(auc: float, ones: int, zeros: int) -> float:
 
     Args:
         auc: the area.
-        ones: rows of label 1.
-        zeros: rows of label 0.
+        num_positive: rows of label 1.
+        num_negative: rows of label 0.
     """
     of_ones, of_zeros = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc)
-    spread += (ones - 1) * (of_ones - auc**2) + (zeros - 1) * (of_zeros - auc**2)
-    return math.sqrt(spread / (ones * zeros))
+    spread += (num_positive - 1) * (of_ones - auc**2) + (num_negative - 1) * (of_zeros - auc**2)
+    return math.sqrt(spread / (num_positive * num_negative))
 
 
 def _numbers_like_ids(schema: Schema, train: Sample) -> Iterator[str]:
-    if found := numbers_like_ids(schema, train):
-        listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} as an id)" for n, a, b in found]
+    if better_as_ids := numbers_like_ids(schema, train):
+        listed = [f"{n} (AUC {a:.3f} as a number, {b:.3f} as an id)" for n, a, b in better_as_ids]
         yield (
             f"numbers that predict better as ids: {_listed(listed)}; declare them under "
             "`categorical` in the schema (`schema --categorical NAME`)"

@@ -55,14 +55,14 @@ def fit_again(
             penalties_C = chosen.penalties_TG[len(fits)][features_C]
             (root_C, scaled_NC), l2 = scale_columns(x_NC, penalties_C), 1.0
         y_NK, weights_N = rows.labels_NT[:, indices], rows.weights_N
-        found: tuple[Any, Any]
+        fit: tuple[Any, Any]
         if not is_binary or l2 is None:
-            found = fit_number(scaled_NC, y_NK[:, 0], weights_N, l2, is_log=indices[0] in logs)
+            fit = fit_number(scaled_NC, y_NK[:, 0], weights_N, l2, is_log=indices[0] in logs)
         elif len(indices) > 1:
-            found = fit_softmax_regression(scaled_NC, y_NK, weights_N, l2)
+            fit = fit_softmax_regression(scaled_NC, y_NK, weights_N, l2)
         else:
-            found = fit_logistic_regression(scaled_NC, y_NK[:, 0], weights_N, l2)
-        weights_KC, intercepts_K = np.atleast_2d(found[0]) / root_C, np.atleast_1d(found[1])
+            fit = fit_logistic_regression(scaled_NC, y_NK[:, 0], weights_N, l2)
+        weights_KC, intercepts_K = np.atleast_2d(fit[0]) / root_C, np.atleast_1d(fit[1])
         fits += [(weights_C, float(b)) for weights_C, b in zip(weights_KC, intercepts_K)]
     return scale_fits(fits, chosen.scales)
 

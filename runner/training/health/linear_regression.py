@@ -94,7 +94,7 @@ def deviances(predicted_N: Floats, y_N: Floats, *, is_log: bool) -> Floats:
 def fit_numbers(
     columns: Columns,
     train: Sample,
-    judged: Sample,
+    held_out: Sample,
     tasks: Sequence[int],
     logs: Collection[int] = (),
 ) -> Chosen:
@@ -103,7 +103,7 @@ def fit_numbers(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows to choose the penalty on; without any, the last one is taken.
+        held_out: rows to choose the penalty on; without any, the last one is taken.
         tasks: columns of the labels.
         logs: labels with a log link.
 
@@ -111,21 +111,23 @@ def fit_numbers(
         Weights and intercept of each task; with a penalty of None if the mean of the train rows,
         which has no weights, is the best.
     """
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
-    found: list[tuple[float, Chosen]] = []
-    for l2 in (None, *PENALTIES) if judged.num_rows else PENALTIES[-1:]:
+    train_NC, held_out_NC = columns.matrix(train), columns.matrix(held_out)
+    candidates: list[tuple[float, Chosen]] = []
+    for l2 in (None, *PENALTIES) if held_out.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
         error = 0.0
         for index in tasks:
             y_N, is_log = train.labels_NT[:, index], index in logs
             fits.append(fit_number(train_NC, y_N, train.weights_N, l2, is_log=is_log))
-            if judged.num_rows:
+            if held_out.num_rows:
                 weights_C, intercept = fits[-1]
-                predicted_N = predict_numbers(judged_NC @ weights_C + intercept, is_log=is_log)
-                errors_N = deviances(predicted_N, judged.labels_NT[:, index], is_log=is_log)
+                predicted_N = predict_numbers(held_out_NC @ weights_C + intercept, is_log=is_log)
+                errors_N = deviances(predicted_N, held_out.labels_NT[:, index], is_log=is_log)
                 mean = _mean(y_N, train.weights_N, is_log=is_log)
                 of_mean = float(deviances(np.full_like(y_N, mean), y_N, is_log=is_log).mean())
                 # tasks have different units
-                error += float(np.average(errors_N, weights=judged.weights_N)) / max(of_mean, 1e-12)
-        found.append((error, Chosen(fits, l2, [(1.0, 0.0)] * len(fits))))
-    return min(found, key=lambda one: one[0])[1]
+                error += float(np.average(errors_N, weights=held_out.weights_N)) / max(
+                    of_mean, 1e-12
+                )
+        candidates.append((error, Chosen(fits, l2, [(1.0, 0.0)] * len(fits))))
+    return min(candidates, key=lambda one: one[0])[1]

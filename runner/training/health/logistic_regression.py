@@ -67,8 +67,8 @@ class Columns:
         self.ids: dict[str, Ints] = {}  # by table: the ids of its columns, ascending
         limit = MOST_ID_COLUMNS // max(1, len(self.tables))
         for table in dict.fromkeys(self.tables.values()):
-            found = [train.ids[name].ids_V for name, own in self.tables.items() if own == table]
-            ids, counts = np.unique(np.concatenate(found), return_counts=True)
+            parts = [train.ids[name].ids_V for name, other in self.tables.items() if other == table]
+            ids, counts = np.unique(np.concatenate(parts), return_counts=True)
             if len(ids) > limit:
                 ids = np.sort(ids[np.argsort(-counts, kind="stable")[:limit]])
             self.ids[table] = ids
@@ -110,10 +110,10 @@ class Columns:
 
     def _entries(self, name: str, sample: Sample) -> tuple[Ints, Ints, Floats]:
         """Return the row, the place among the table's ids and the share of each known id."""
-        found, known = sample.ids[name], self.ids[self.tables[name]]
-        place_V = np.minimum(np.searchsorted(known, found.ids_V), max(len(known) - 1, 0))
-        has_V = known[place_V] == found.ids_V if len(known) else np.zeros(0, bool)
-        return found.rows_V[has_V], place_V[has_V], found.values_V[has_V]
+        ids, known = sample.ids[name], self.ids[self.tables[name]]
+        place_V = np.minimum(np.searchsorted(known, ids.ids_V), max(len(known) - 1, 0))
+        has_V = known[place_V] == ids.ids_V if len(known) else np.zeros(0, bool)
+        return ids.rows_V[has_V], place_V[has_V], ids.values_V[has_V]
 
 
 def fit_logistic_regression(
@@ -162,8 +162,8 @@ def minimise(
     options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
     # L-BFGS calls BLAS with vectors: its threads gain nothing there, and spin where a core is busy.
     with threadpool_limits(limits=1, user_api="blas"):
-        found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    point: Floats = found.x
+        result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    point: Floats = result.x
     return point
 
 
@@ -210,23 +210,23 @@ def softmax_losses(logits_NK: Floats, y_NK: Floats) -> Floats:
 
 
 def fit_tasks(
-    columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]]
+    columns: Columns, train: Sample, held_out: Sample, labels: Sequence[Sequence[int]]
 ) -> Chosen:
     """Fit each label with the penalty of `PENALTIES` that has the least loss on other rows.
 
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: rows to choose the penalty on; without any, the last one is taken.
+        held_out: rows to choose the penalty on; without any, the last one is taken.
         labels: the columns of each label: one that is binary, or one for each of its classes.
 
     Returns:
         Weights and intercept of each column, at the scale that fits the other rows.
     """
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
-    found: list[tuple[float, Chosen]] = []
+    train_NC, held_out_NC = columns.matrix(train), columns.matrix(held_out)
+    candidates: list[tuple[float, Chosen]] = []
     starts: dict[int, Any] = {}  # label -> its previous fit
-    for l2 in PENALTIES if judged.num_rows else PENALTIES[-1:]:
+    for l2 in PENALTIES if held_out.num_rows else PENALTIES[-1:]:
         fits: list[Fit] = []
         scales: list[tuple[float, float]] = []
         loss = 0.0
@@ -239,16 +239,16 @@ def fit_tasks(
             )
             weights_KC, intercepts_K = np.atleast_2d(weights), np.atleast_1d(intercepts)
             scale, shift = 1.0, 0.0
-            if judged.num_rows:
-                logits_NK = judged_NC @ weights_KC.T + intercepts_K
-                labels_NK = judged.labels_NT[:, indices]
-                scale, shift, least = _judge_scale(logits_NK, labels_NK, judged.weights_N)
+            if held_out.num_rows:
+                logits_NK = held_out_NC @ weights_KC.T + intercepts_K
+                labels_NK = held_out.labels_NT[:, indices]
+                scale, shift, least = _judge_scale(logits_NK, labels_NK, held_out.weights_N)
                 weights_KC, intercepts_K = weights_KC * scale, intercepts_K * scale + shift
                 loss += least
             fits += [(weights_C, float(b)) for weights_C, b in zip(weights_KC, intercepts_K)]
             scales += [(scale, shift)] * len(indices)
-        found.append((loss, Chosen(fits, l2, scales)))
-    return min(found, key=lambda one: one[0])[1]
+        candidates.append((loss, Chosen(fits, l2, scales)))
+    return min(candidates, key=lambda one: one[0])[1]
 
 
 def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[float, float, float]:
@@ -262,8 +262,8 @@ def _judge_scale(logits_NK: Floats, y_NK: Floats, weights_N: Floats) -> tuple[fl
         losses_N = softmax_losses(logits_NK * np.exp(power), y_NK)
         return float(weights_N @ losses_N + SCALE_L2 / 2 * (np.exp(power) - 1) ** 2)
 
-    found = minimize_scalar(objective, bounds=(-MOST_POWER, MOST_POWER), method="bounded")
-    scale = float(np.exp(found.x))
+    result = minimize_scalar(objective, bounds=(-MOST_POWER, MOST_POWER), method="bounded")
+    scale = float(np.exp(result.x))
     losses_N = softmax_losses(logits_NK * scale, y_NK)
     return scale, 0.0, float(np.average(losses_N, weights=weights_N))
 

@@ -116,8 +116,8 @@ def _predict(
         if settings.ranks_full_catalogue:
             rows_L, ids_L = _history(batch, job, history)
             if find_seen is not None:
-                seen = [found.numpy() for found in find_seen(batch.rows_B)]
-                rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen))
+                seen_items = [array.numpy() for array in find_seen(batch.rows_B)]
+                rows_L, ids_L = (np.concatenate(p) for p in zip((rows_L, ids_L), seen_items))
             rank_B = rank_by_count(counts_I, item_B, rows_L, ids_L, model.item.num_special)
             aux["rank_B"] = torch.from_numpy(rank_B).to(job.device)
             own_B = np.isinf(rank_B) & (item_B >= model.item.num_special)
@@ -129,9 +129,9 @@ def _predict(
 
 
 def _history(batch: Batch, job: Job, name: str | None) -> tuple[Ints, Ints]:
-    found = dict(batch_ids(batch, job.dataset.schema)).get(name) if name is not None else None
+    history = dict(batch_ids(batch, job.dataset.schema)).get(name) if name is not None else None
     none = np.zeros(0, np.int64)
-    return (none, none) if found is None else (found.rows_V, found.ids_V)
+    return (none, none) if history is None else (history.rows_V, history.ids_V)
 
 
 def rank_by_count(

@@ -65,10 +65,10 @@ class Sample:
     def _select(self, kept_N: NDArray[np.bool_]) -> Sample:
         number_N = np.cumsum(kept_N) - 1
         ids = {}
-        for name, found in self.ids.items():
-            kept_V = kept_N[found.rows_V]
-            rows_V = number_N[found.rows_V[kept_V]]
-            ids[name] = Ids(rows_V, found.ids_V[kept_V], found.values_V[kept_V])
+        for name, entry in self.ids.items():
+            kept_V = kept_N[entry.rows_V]
+            rows_V = number_N[entry.rows_V[kept_V]]
+            ids[name] = Ids(rows_V, entry.ids_V[kept_V], entry.values_V[kept_V])
         dense_ND, labels_NT = self.dense_ND[kept_N], self.labels_NT[kept_N]
         return Sample(ids, dense_ND, labels_NT, self.weights_N[kept_N], self.split_rows)
 
@@ -103,10 +103,10 @@ def read_sample(
         num_seen += len(kept_B)
         kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
         number_B = np.cumsum(kept_B) - 1 + count
-        for name, found in batch_ids(batch, dataset.schema):
-            kept_V = kept_B[found.rows_V]
+        for name, entry in batch_ids(batch, dataset.schema):
+            kept_V = kept_B[entry.rows_V]
             ids[name].append(
-                Ids(number_B[found.rows_V[kept_V]], found.ids_V[kept_V], found.values_V[kept_V])
+                Ids(number_B[entry.rows_V[kept_V]], entry.ids_V[kept_V], entry.values_V[kept_V])
             )
         dense.append(batch.dense_BD.numpy()[kept_B])
         labels.append(batch.labels_BT.numpy()[kept_B])
@@ -189,8 +189,8 @@ def batch_ids(batch: Batch, schema: Schema) -> Iterator[tuple[str, Ids]]:
         for name, feature in jagged.to_dict().items():
             lengths_B = feature.lengths().numpy().astype(np.int64)
             rows_V = np.repeat(np.arange(batch.size), lengths_B)
-            given: torch.Tensor | None = feature.weights_or_none()
-            values_V = np.ones(len(rows_V)) if given is None else given.double().numpy()
+            weights: torch.Tensor | None = feature.weights_or_none()
+            values_V = np.ones(len(rows_V)) if weights is None else weights.double().numpy()
             if name in means and len(rows_V):
                 values_V = values_V / lengths_B[rows_V]
             yield name, Ids(rows_V, feature.values().numpy().astype(np.int64), values_V)

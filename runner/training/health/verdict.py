@@ -91,14 +91,14 @@ def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
     Args:
         metrics: of the result, `split/metric[/task]`.
     """
-    found = [
+    useless = [
         f"{key} {value:.4f}"
         for key, value in metrics.items()
         if key.split("/")[0] in ("validation", "test")
         if (key.split("/")[1] == "normalized_entropy" and value > USELESS)
         or (key.split("/")[1] == "r2" and value < 1 - USELESS)
     ]
-    if found:
+    if useless:
         has_learnt = (
             metrics.get("train/normalized_entropy", 0) < 1 and metrics.get("train/r2", 1) > 0
         )
@@ -107,7 +107,7 @@ def find_useless(metrics: Mapping[str, float]) -> Iterator[str]:
             "old ones may mislead: try newer ones alone"
         )
         yield (
-            f"worse than a constant: {', '.join(found)}; predicting the mean label of these rows "
+            f"worse than a constant: {', '.join(useless)}; predicting the mean label of these rows "
             f"for each of them has a lower loss{why if has_learnt else ''}"
         )
 
@@ -133,10 +133,10 @@ def explain_below(
         findings: about the data and the run.
     """
     for split in ("test", "validation"):
-        theirs = {k: v for k, v in yardstick["metrics"].items() if k.startswith(f"{split}/")}
+        reference = {k: v for k, v in yardstick["metrics"].items() if k.startswith(f"{split}/")}
         behind = {
             key: (value - metrics[key]) * (-1 if _is_loss(key) else 1) / _scale(key, value)
-            for key, value in theirs.items()
+            for key, value in reference.items()
             if not math.isnan(metrics.get(key, math.nan))
         }
         if not behind:
@@ -148,7 +148,7 @@ def explain_below(
             continue
         head = (
             f"{key} {_format(key, metrics[key])} is {'above' if _is_loss(key) else 'below'} "
-            f"that of {yardstick['name']} on the same rows, {_format(key, theirs[key])}"
+            f"that of {yardstick['name']} on the same rows, {_format(key, reference[key])}"
         )
         return "; ".join([head, *_causes(job, state, findings)])
     return None

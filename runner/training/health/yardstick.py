@@ -60,11 +60,11 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     if "train" not in job.dataset.num_rows or not columns or not splits:
         return {}
     limit = most_train_rows(schema, TRAIN_ROWS)
-    whole = train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
+    all_rows = train = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     samples = {split: read_sample(job.dataset, split, JUDGED_ROWS) for split in splits}
     samples = {split: sample for split, sample in samples.items() if sample.num_rows}
     if (judge := samples.get("validation")) is None:
-        train, judge = whole.hold_out()
+        train, judge = all_rows.hold_out()
     labels = [
         list(range(of_label.start, of_label.stop))
         for of_label in columns_by_label(schema.tasks).values()
@@ -85,30 +85,30 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
         names = MEASURED_OF_LOGS if len(logs) == len(schema.tasks) else MEASURED_OF_NUMBERS
         chosen = fit_numbers(matrix_of, train, judge, columns, logs)
     fits = chosen.fits
-    if whole is not train and judge.num_rows:
-        matrix_of = Columns(whole)
-        fits = fit_again(matrix_of, whole, labels, chosen, is_binary=is_binary, logs=logs)
+    if all_rows is not train and judge.num_rows:
+        matrix_of = Columns(all_rows)
+        fits = fit_again(matrix_of, all_rows, labels, chosen, is_binary=is_binary, logs=logs)
     fit_of = dict(zip(columns, fits))
-    judged = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
-    for split, x_NC in judged.items():
+    matrices = {split: matrix_of.matrix(sample) for split, sample in samples.items()}
+    for split, x_NC in matrices.items():
         values = dict.fromkeys(names, math.nan)  # the means come first, as the verdict reads them
         for indices in labels:
-            found = [
+            scores = [
                 predict_numbers(x_NC @ fit_of[i][0] + fit_of[i][1], is_log=i in logs)
                 for i in indices
             ]
-            values |= _judge(np.column_stack(found), samples[split], indices, schema.tasks)
+            values |= _judge(np.column_stack(scores), samples[split], indices, schema.tasks)
         values = add_task_means(values, names, schema.tasks)
         metrics |= {f"{split}/{key}": v for key, v in values.items() if not math.isnan(v)}
     return {
         "name": name_regression(schema.tasks),
         "metrics": metrics,
         "penalty": chosen.l2,
-        "train_rows": whole.num_rows,
+        "train_rows": all_rows.num_rows,
         "judged_rows": {split: sample.num_rows for split, sample in samples.items()},
         "findings": [
             *([_NO_GAIN] if chosen.l2 is None else []),
-            *find_in_data(schema, whole, samples),
+            *find_in_data(schema, all_rows, samples),
         ],
     }
 
@@ -123,7 +123,7 @@ def _judge(
         [sums_S] = torch.einsum("snk,n->ks", regression_sums(x_NK, y_NK), weights_N).tolist()
         values = regression_results(*sums_S)
         return {result_key(n, tasks[indices[0]], tasks): values[n] for n in MEASURED_OF_NUMBERS}
-    found = {}
+    results = {}
     if label:  # logits of each class against all others
         log_p_NK = x_NK.log_softmax(1)
         x_NK = log_p_NK - torch.log1p(-log_p_NK.exp())
@@ -133,7 +133,7 @@ def _judge(
     sums_SK = torch.einsum("snk,n->sk", sums_SNK, weights_N).tolist()
     if label:
         values = class_results(sums_SK)
-        found = {f"{n}/{label}": values[n] for n in names_for_task(MEASURED, ClassLabel(label))}
+        results = {f"{n}/{label}": values[n] for n in names_for_task(MEASURED, ClassLabel(label))}
     for index, sums_S, x_N, y_N in zip(indices, zip(*sums_SK), x_NK.T, y_NK.T):
         task = tasks[index]
         levels = group_by_score(
@@ -141,5 +141,5 @@ def _judge(
         )
         values = binary_results(*sums_S)
         values |= {"auc": roc_auc(*levels), "pr_auc": average_precision(*levels)}
-        found |= {result_key(n, task, tasks): values[n] for n in names_for_task(MEASURED, task)}
-    return found
+        results |= {result_key(n, task, tasks): values[n] for n in names_for_task(MEASURED, task)}
+    return results

@@ -70,26 +70,26 @@ def replace_best_without_averages(job: Job, state: TrainState) -> None:
     if ema is None or not ema.use_in_evaluation or not ema.averages:
         return
     before: BestEvaluation = state.best
-    found: BestEvaluation | None = before
+    best: BestEvaluation | None = before
     if job.context.ranks.is_main and _lacks_averages(job.run.dir, before.step):
-        kept = saved_steps(job.run.dir / "checkpoints")
-        averaged = [step for step in kept if not _lacks_averages(job.run.dir, step)]
+        saved = saved_steps(job.run.dir / "checkpoints")
+        averaged = [step for step in saved if not _lacks_averages(job.run.dir, step)]
         monitor = job.checkpoint.monitor
-        found = _find_best(job.run.dir, averaged, monitor.metric, monitor.direction)
-    state.best = job.context.ranks.broadcast_object(found)
+        best = _find_best(job.run.dir, averaged, monitor.metric, monitor.direction)
+    state.best = job.context.ranks.broadcast_object(best)
     if state.best is None or state.best.step != before.step:
-        then = "the best is taken anew"
+        outcome = "the best is taken anew"
         if state.best is not None:
-            then = f"the best kept checkpoint with one is step {state.best.step:,}"
+            outcome = f"the best kept checkpoint with one is step {state.best.step:,}"
         job.view.note(
             f"trainer.ema.evaluate=true: the checkpoint of the best evaluation, step "
-            f"{before.step:,}, holds no moving average: {then}"
+            f"{before.step:,}, holds no moving average: {outcome}"
         )
 
 
 def _lacks_averages(run_dir: Path, step: int) -> bool:
-    found = peek_checkpoint(run_dir / "checkpoints" / f"step-{step}")
-    return found is not None and not any(n.startswith(EMA_PREFIX) for n in found.tensor_names)
+    summary = peek_checkpoint(run_dir / "checkpoints" / f"step-{step}")
+    return summary is not None and not any(n.startswith(EMA_PREFIX) for n in summary.tensor_names)
 
 
 def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
@@ -102,12 +102,12 @@ def _watched_metric(settings: Mapping[str, Any], key: str) -> tuple[str, str]:
 
 
 def _find_best(
-    run_dir: Path, kept: Collection[int], metric: str, direction: str
+    run_dir: Path, saved: Collection[int], metric: str, direction: str
 ) -> BestEvaluation | None:
     """Return the best evaluation whose checkpoint is kept: only that one can be tested."""
     best: BestEvaluation | None = None
     for row in iterate_jsonl(run_dir / "metrics.jsonl"):
-        if row.pop("split", None) != "validation" or row.get("step") not in kept:
+        if row.pop("split", None) != "validation" or row.get("step") not in saved:
             continue
         step, examples = row.pop("step"), row.pop("examples")
         metrics = {name: float(value) for name, value in row.items()}  # NaN is written as text

@@ -172,14 +172,14 @@ def run_updates(
     with anomaly_detection(options.anomaly) as traces:
         while outcome.error is None and not is_finished(job, state) and not stop.requested:
             outcome.step = state.step + 1
-            seen = [o for o in (observers.norms, observers.statistics) if o is not None]
-            before = [dict(vars(observer)) for observer in seen]  # of the last update
+            active = [o for o in (observers.norms, observers.statistics) if o is not None]
+            before = [dict(vars(observer)) for observer in active]  # of the last update
             observers.dispatcher.step_begins()
             try:
                 output = next(stream, None)
                 if output is None:  # the stream has ended: the tables are of the update before
                     outcome.step = state.step
-                    for observer, values in zip(seen, before):
+                    for observer, values in zip(active, before):
                         vars(observer).update(values)
                     break
                 observers.dispatcher.step_ends()

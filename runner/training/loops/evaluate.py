@@ -52,11 +52,11 @@ def _evaluate(job: Job, stop: StopSignal) -> Result:
         if metrics is None:
             return Result("interrupted", state.step, state.examples, signal=stop.signal)
         by_split[evaluation_name(split)] = metrics
-    flat = {f"{split}/{name}": v for split, found in by_split.items() for name, v in found.items()}
+    flat = {f"{split}/{name}": v for split, row in by_split.items() for name, v in row.items()}
     failure = not_finite_loss(by_split, notes)
     status = "failed" if failure else "completed"
-    found = undefined_results(flat, notes)
-    more = {"undefined": found} if found else {}
+    undefined = undefined_results(flat, notes)
+    more = {"undefined": undefined} if undefined else {}
     return Result(status, state.step, state.examples, metrics=flat, error=failure, notes=more)
 
 

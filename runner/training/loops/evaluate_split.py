@@ -137,9 +137,9 @@ def _release_memory(model: nn.Module, evaluated: Iterator[_Evaluated]) -> Iterat
     heap for each row, at 200,000 items, that is never used again.
     """
     num_bytes = 0
-    for one in evaluated:
-        yield one
-        batch = one[0]
+    for item in evaluated:
+        yield item
+        batch = item[0]
         if isinstance(model, RetrievalModel) and model.items_ID is not None:
             num_bytes += 4 * batch.size * len(model.items_ID)
         if num_bytes > RANKED_BYTES:

@@ -193,8 +193,8 @@ class CallbackRunner:
         """
         if not self._exist:
             return
-        own = (self._requests.failure, self._requests.is_refusal)
-        failures = [found for found in self._ranks.all_gather_object(own) if found[0]]
+        own_failure = (self._requests.failure, self._requests.is_refusal)
+        failures = [found for found in self._ranks.all_gather_object(own_failure) if found[0]]
         if failures:
             failure, is_refusal = failures[0]
             kind = ConfigError if is_refusal else CallbackError
@@ -222,13 +222,13 @@ def current_progress(state: TrainState) -> Progress:
     return Progress(state.step, state.examples, state.cursor.epoch, state.active_s)
 
 
-def refuse_taken_names(call: str, numbers: Iterable[str], taken: Iterable[str]) -> None:
+def refuse_taken_names(call: str, numbers: Iterable[str], used_names: Iterable[str]) -> None:
     """Check that numbers for a row of metrics.jsonl do not have names of its other keys.
 
     Raises:
         ValueError: for a number that does.
     """
-    if clashes := sorted({*numbers} & {*taken}):
+    if clashes := sorted({*numbers} & {*used_names}):
         raise ValueError(
             f"{call}: {clashes[0]!r} is another key of the row in metrics.jsonl; log the number "
             "under a name of its own"

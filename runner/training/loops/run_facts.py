@@ -80,8 +80,8 @@ def write_hardest(job: Job, split: str, step: int, hardest: HardestRows | None) 
     """Write the rows of a split with the largest loss, of all ranks. Collective."""
     if hardest is None or job.run is None:
         return
-    found = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
-    rows = sorted((row for rows in found for row in rows), key=lambda row: -row["loss"])
+    rows_of_ranks = job.context.ranks.all_gather_object(hardest.rows(job.dataset.schema.tasks))
+    rows = sorted((row for rows in rows_of_ranks for row in rows), key=lambda row: -row["loss"])
     limit = job.metric_settings.hardest_rows
     splits = read_optional_json(job.run.dir / HARDEST_FILE)
     _write(job, HARDEST_FILE, {**splits, split: {"step": step, "rows": rows[:limit]}})

@@ -141,8 +141,8 @@ def check_metrics(job: Job, saved: Checkpoint) -> None:
     """
     if job.run is None:
         return
-    seen = saved.values["metrics_bytes"], saved.values.get("metrics_sha256")
-    damage = job.context.ranks.broadcast_object(job.run.metrics.find_damage(*seen))
+    size_and_digest = saved.values["metrics_bytes"], saved.values.get("metrics_sha256")
+    damage = job.context.ranks.broadcast_object(job.run.metrics.find_damage(*size_and_digest))
     if damage is None:
         return
     if job.checkpoint.accept_damaged_metrics:

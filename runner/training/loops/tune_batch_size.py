@@ -108,9 +108,9 @@ def _with_tuned_size(job: Job, tuned: TunedValues) -> Job:
 def _find_size(job: Job) -> TunedValues:
     settings, ranks = job.loop_settings, job.context.ranks
     batches = batches_per_update(job.trainer.accumulate, ranks.world_size)
-    whole = job.dataset.num_rows["train"] // batches
-    default_cap = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else whole
-    cap = max(1, min(settings["max_batch_size"] or default_cap, whole))
+    all_rows = job.dataset.num_rows["train"] // batches
+    default_cap = MAX_CPU_BATCH_SIZE if job.device.type == "cpu" else all_rows
+    cap = max(1, min(settings["max_batch_size"] or default_cap, all_rows))
     count = min(SCANNED_ROWS, job.dataset.num_rows["train"])
     batches_of_pool = job.dataset.batches("train", batch_size=count, seed=job.seed)
     pool = longest_rows(next(iter(batches_of_pool)))
@@ -245,11 +245,11 @@ def try_size(job: Job, size: int, pool: Batch, peaks: list[tuple[int, float]]) -
             ),
             NUM_REAL_BATCHES,
         )
-        real = [batch for batch in batches if batch.size == rows]
+        trial_batches = [batch for batch in batches if batch.size == rows]
         trial_job = replace(
             job,
             trainer=replace(job.trainer, batch_size=size, max_steps=1 + updates, max_epochs=None),
-            dataset=FixedBatches(job.dataset, repeat_rows(pool, rows), real),
+            dataset=FixedBatches(job.dataset, repeat_rows(pool, rows), trial_batches),
         )
         times_s = []
         if job.device.type == "cuda":

@@ -34,9 +34,9 @@ def undefined_results(
     """
     return [
         f"{split}/{f', {split}/'.join(names.split(', '))}: undefined{why}"
-        for split, own in notes.items()
-        for names, found, why in (note.partition(_UNDEFINED) for note in own)
-        if found and any(math.isnan(metrics.get(f"{split}/{n}", 0)) for n in names.split(", "))
+        for split, split_notes in notes.items()
+        for names, separator, why in (note.partition(_UNDEFINED) for note in split_notes)
+        if separator and any(math.isnan(metrics.get(f"{split}/{n}", 0)) for n in names.split(", "))
     ]
 
 
@@ -59,8 +59,8 @@ def why_no_best(
     elif "validation" not in job.trainer.eval_splits:
         why = "trainer.eval_splits leaves validation out"
     elif math.isnan(metrics.get(monitored, 0.0)):
-        own = [line for line in undefined if monitored in re.split("[,:] ", line)]
-        reasons = [line.partition(_UNDEFINED)[2] for line in own]
+        its_lines = [line for line in undefined if monitored in re.split("[,:] ", line)]
+        reasons = [line.partition(_UNDEFINED)[2] for line in its_lines]
         why = f"{monitored}, which chooses it, was undefined at every evaluation"
         why += "".join(reasons[:1]) + "; checkpoint.monitor names another metric"
     else:

@@ -85,9 +85,9 @@ class CompiledDense:
                 return self._compiled(embeddings, batch)
         except BackendCompilerFailed as error:
             lines = describe_error(error.inner_exception).splitlines()
-            told = [line for line in lines if "error: " in line] or lines
+            errors = [line for line in lines if "error: " in line] or lines
             raise RuntimeError(
-                f"trainer.compile=true: {told[0]}; what is compiled is "
+                f"trainer.compile=true: {errors[0]}; what is compiled is "
                 f"written to {os.environ.get(_CACHE)} and {tempfile.gettempdir()}, on CPU by the "
                 "compiler that CXX names; trainer.compile=false compiles nothing"
             ) from error
@@ -150,8 +150,8 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
     facts = (torch.__version__, cpu_name(), torch.get_num_threads(), num_rows)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     folder, default = cache_root() / "compiled" / digest, default_cache_dir()
-    named = os.environ.get(_CACHE, default)  # torch may have set it to its default
-    if named == default or Path(named).parent == folder.parent:  # no user has chosen it
+    folder_set = os.environ.get(_CACHE, default)  # torch may have set it to its default
+    if folder_set == default or Path(folder_set).parent == folder.parent:  # no user has chosen it
         try:
             remove_torn_code(folder)
         except OSError as error:

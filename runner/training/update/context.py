@@ -145,8 +145,8 @@ class Context:
             raise ConfigError(
                 f"ctx.add_optimizer({name!r}): has several rates; give each an optimizer"
             )
-        taken = {id(p) for o in self.optimizers().values() for p in optimizer_parameters(o)}
-        if any(id(p) in taken for p in optimizer_parameters(optimizer)):
+        owned = {id(p) for o in self.optimizers().values() for p in optimizer_parameters(o)}
+        if any(id(p) in owned for p in optimizer_parameters(optimizer)):
             raise ConfigError(f"ctx.add_optimizer({name!r}): a parameter has an optimizer already")
         self.task_optimizers[name] = optimizer
         return optimizer

@@ -27,13 +27,13 @@ _ON_CUDA = (
 _KNOWN_PACKAGES = ("runner", "torch", "torchrec", "fbgemm_gpu")
 
 
-def set_deterministic(wanted: bool) -> None:
+def set_deterministic(enabled: bool) -> None:
     """Refuse or allow nondeterministic kernels; calls torch only if that is a change.
 
     torch then imports its compiler, which takes a second.
     """
-    if wanted != torch.are_deterministic_algorithms_enabled():
-        torch.use_deterministic_algorithms(wanted)
+    if enabled != torch.are_deterministic_algorithms_enabled():
+        torch.use_deterministic_algorithms(enabled)
 
 
 class UnrepeatableSums(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -90,8 +90,8 @@ def warn_of_unrepeatable_sums(
         device: on which the update runs.
         warn: takes the warning.
     """
-    own = sorted(name for name, part in parts.items() if _has_own_class(part))
-    if not own or torch.are_deterministic_algorithms_enabled():
+    kinds = sorted(name for name, part in parts.items() if _has_own_class(part))
+    if not kinds or torch.are_deterministic_algorithms_enabled():
         yield
         return
     with UnrepeatableSums() as sums:
@@ -105,8 +105,8 @@ def warn_of_unrepeatable_sums(
         )
         warn(
             f"two runs with the same seed will differ in their last digits: the first update, with "
-            f"a {' and a '.join(own)} of your own, adds in an order that changes from run to run: "
-            f"{'; '.join(sums.found)}. {cure}"
+            f"a {' and a '.join(kinds)} of your own, adds in an order that changes from run to "
+            f"run: {'; '.join(sums.found)}. {cure}"
         )
 
 

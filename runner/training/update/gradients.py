@@ -23,7 +23,7 @@ def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor
         parameters: of the dense half.
         gradients: one for each of them; None adds nothing.
     """
-    taken = set()
+    pointers = set()
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is None:
             continue
@@ -31,9 +31,9 @@ def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor
             parameter.grad += gradient
             continue
         # optimizers expect memory of the parameter's layout, and of its own
-        if gradient.stride() != parameter.stride() or gradient.data_ptr() in taken:
+        if gradient.stride() != parameter.stride() or gradient.data_ptr() in pointers:
             gradient = torch.empty_like(parameter).copy_(gradient)
-        taken.add(gradient.data_ptr())
+        pointers.add(gradient.data_ptr())
         parameter.grad = gradient
 
 

@@ -113,15 +113,15 @@ class GrowingIds:
             {table: values_V[at_V[is_counted_V]] for table, at_V, is_counted_V in places}
         )
         for table, at_V, is_counted_V in places:
-            ids, seen = self.maps[table], [part[table] for part in parts]
-            rows, evicted = ids.observe(np.concatenate(seen))
+            ids, ids_of_ranks = self.maps[table], [part[table] for part in parts]
+            rows, evicted = ids.observe(np.concatenate(ids_of_ranks))
             if len(evicted):
                 specs, draw = self._specs[table], ids.num_updates
                 reset_rows(self._tables, specs, evicted, seed=self._seed, draw=draw)
-            start = sum(map(len, seen[: self._ranks.rank]))
-            others = at_V[~is_counted_V]
-            values_V[others] = ids.look_up(values_V[others])
-            values_V[at_V[is_counted_V]] = rows[start : start + len(seen[self._ranks.rank])]
+            start = sum(map(len, ids_of_ranks[: self._ranks.rank]))
+            uncounted = at_V[~is_counted_V]
+            values_V[uncounted] = ids.look_up(values_V[uncounted])
+            values_V[at_V[is_counted_V]] = rows[start : start + len(ids_of_ranks[self._ranks.rank])]
             self._log(f"growing/{table}/rows", float(ids.num_held))
             if len(rows):
                 self._log(f"growing/{table}/shared", float((rows == UNKNOWN_ID).mean()))

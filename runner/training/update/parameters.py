@@ -20,10 +20,10 @@ def dense_parameters(model: nn.Module, loss: Loss) -> dict[str, nn.Parameter]:
     Names of a loss's parameters, such as learned weights of tasks, begin with `loss.`.
     """
     prefixes = table_prefixes(model)
-    named = {name: p for name, p in model.named_parameters() if not name.startswith(prefixes)}
+    parameters = {name: p for name, p in model.named_parameters() if not name.startswith(prefixes)}
     if isinstance(loss, nn.Module):
-        named |= {f"{LOSS_PREFIX}{name}": p for name, p in loss.named_parameters()}
-    return {name: p for name, p in named.items() if p.requires_grad}
+        parameters |= {f"{LOSS_PREFIX}{name}": p for name, p in loss.named_parameters()}
+    return {name: p for name, p in parameters.items() if p.requires_grad}
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
@@ -38,11 +38,11 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
 
 def trained_parameters(ctx: Context) -> dict[str, nn.Parameter]:
     """Return the trained parameters of model, loss and task, without the tables, by name."""
-    named = dense_parameters(ctx.model, ctx.loss)
+    parameters = dense_parameters(ctx.model, ctx.loss)
     for name, module in ctx.task_modules.items():
         of_module = {f"{TASK_PREFIX}{name}.{n}": p for n, p in module.named_parameters()}
-        named |= {n: p for n, p in of_module.items() if p.requires_grad}
-    return named
+        parameters |= {n: p for n, p in of_module.items() if p.requires_grad}
+    return parameters
 
 
 def table_prefixes(model: nn.Module) -> tuple[str, ...]:

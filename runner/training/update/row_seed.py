@@ -25,9 +25,9 @@ def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int,
     seed = int(torch.randint(1 << 62, ()))
     if not ranks.is_distributed or not is_shared:
         return seed, 0
-    found = torch.zeros(3, ranks.world_size, dtype=torch.int64)  # a sum is faster than a gather
-    found[:, ranks.rank] = torch.tensor([seed, len(weights_B), int(weights_B.any())])
-    seeds, sizes, have_rows = ranks.all_reduce_sum(found)
+    of_ranks = torch.zeros(3, ranks.world_size, dtype=torch.int64)  # a sum is faster than a gather
+    of_ranks[:, ranks.rank] = torch.tensor([seed, len(weights_B), int(weights_B.any())])
+    seeds, sizes, have_rows = ranks.all_reduce_sum(of_ranks)
     # with fewer rows than ranks, a rank without rows has one of weight 0 instead
     num_rows = sizes if int(sizes.max()) > 1 else have_rows
     return int(seeds[0]), int(num_rows[: ranks.rank].sum())

@@ -138,14 +138,14 @@ class RowThreads:
                 return work(part)
 
         while wave := list(islice(parts, self.num_threads)):
-            others = [self._pool.submit(compute, n, part) for n, part in enumerate(wave[1:], 1)]
+            futures = [self._pool.submit(compute, n, part) for n, part in enumerate(wave[1:], 1)]
             try:
                 first = [compute(0, wave[0])]
             except threading.BrokenBarrierError:  # an error of another part follows
                 first = []
             finally:
-                wait(others)
-            errors = [error for other in others if (error := other.exception())]
+                wait(futures)
+            errors = [error for other in futures if (error := other.exception())]
             for error in sorted(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError)):
                 raise error
-            yield from [*first, *(other.result() for other in others)]
+            yield from [*first, *(other.result() for other in futures)]

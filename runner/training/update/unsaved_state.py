@@ -68,7 +68,7 @@ def warn_of_unregistered_parameters(
         warn: takes the warning.
     """
     known = {id(x) for part in parts.values() for x in (*part.modules(), *part.parameters())}
-    found = [
+    names = [
         ".".join(filter(None, (name, place, attribute)))
         for name, part in parts.items()
         for place, owner in part.named_modules()
@@ -76,9 +76,9 @@ def warn_of_unregistered_parameters(
         for attribute, value in vars(owner).items()
         if attribute not in _MODULE_ATTRIBUTES and _holds_unknown_parameter(value, known)
     ]
-    if found:
+    if names:
         warn(
-            f"{', '.join(found)}: holds parameters that are neither trained nor saved, since "
+            f"{', '.join(names)}: holds parameters that are neither trained nor saved, since "
             "PyTorch does not find them there: keep modules in an nn.ModuleList or nn.ModuleDict, "
             "and a tensor that is trained in an nn.Parameter"
         )
@@ -97,7 +97,7 @@ def _holds_unknown_parameter(value: object, known: Collection[int]) -> bool:
 
 def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
     """Return the attributes of a user's objects that can hold state, in a comparable form."""
-    found = {}
+    attributes = {}
     for name, part in parts.items():
         for place, owner in part.named_modules() if isinstance(part, nn.Module) else [("", part)]:
             if is_of_own_class(owner):
@@ -106,8 +106,8 @@ def _attributes(parts: Mapping[str, object]) -> dict[str, Any]:
                 for attribute, value in values.items():
                     state = state_of(value)
                     if attribute not in _MODULE_ATTRIBUTES and state is not None:
-                        found[".".join(filter(None, (name, place, attribute)))] = state
-    return found
+                        attributes[".".join(filter(None, (name, place, attribute)))] = state
+    return attributes
 
 
 def state_of(value: object) -> Any:

@@ -36,7 +36,7 @@ class Regression:
     fits: list[Fit]
 
 
-def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression) -> list[Factors]:
+def start_factors(job: Job, part: Regression, held_out: Sample, whole: Regression) -> list[Factors]:
     """Write factors that improve held-out rows into the tables of a model with `pairs=fitted`.
 
     For the network they are scaled to the size of other vectors. So it first learns from numbers,
@@ -45,44 +45,46 @@ def start_factors(job: Job, part: Regression, judged: Sample, whole: Regression)
     Args:
         job: whose model starts.
         part: the regression to whose residuals factors are fitted.
-        judged: other rows, on which factors are chosen; without a validation split, a fifth of all
-            train rows that are read.
-        whole: the regression that the model starts with; if `part` lacks the rows of `judged`, the
-            factors are fitted once more to the residuals of this one.
+        held_out: other rows, on which factors are chosen; without a validation split, a fifth of
+            all train rows that are read.
+        whole: the regression that the model starts with; if `part` lacks the rows of `held_out`,
+            the factors are fitted once more to the residuals of this one.
 
     Returns:
         The factors; empty for another model, or if they gain nothing.
     """
     schema, model = job.dataset.schema, job.context.model
-    if not isinstance(model, WideAndDeep) or model.pair_scale is None or not judged.num_rows:
+    if not isinstance(model, WideAndDeep) or model.pair_scale is None or not held_out.num_rows:
         return []
-    wide, wide_columns, read = part.rows, part.columns, whole.rows
-    num_rows = min(read.split_rows, _most_rows(read))
-    if num_rows > read.num_rows:
-        wide = read = read_sample(job.dataset, "train", num_rows)  # for rare ids every row helps
+    wide, wide_columns, all_rows = part.rows, part.columns, whole.rows
+    num_rows = min(all_rows.split_rows, _most_rows(all_rows))
+    if num_rows > all_rows.num_rows:
+        wide = all_rows = read_sample(
+            job.dataset, "train", num_rows
+        )  # for rare ids every row helps
         if whole is not part:  # these include the rows from before
-            wide, judged = read.hold_out()
+            wide, held_out = all_rows.hold_out()
         wide_columns = Columns(wide, part.columns.tables)
     if wide.num_rows > MANY_ROWS:
         job.view.note(
             f"checkpoint.init_linear=true: fits factors of pairs of ids to {wide.num_rows:,} train "
             "rows first, which takes from seconds to a minute or two"
         )
-    learnt, other = _targets(job, model, part, wide, judged)
+    learnt, other = _targets(job, model, part, wide, held_out)
     # each thread allocates arrays with the vectors of all rows
     threads = min(torch.get_num_threads(), max(1, MOST_IDS // max(1, wide.num_rows)))
-    found = find_factors(
-        wide_columns, (wide, learnt), (judged, other), model.pair_width, threads=threads
+    factors = find_factors(
+        wide_columns, (wide, learnt), (held_out, other), model.pair_width, threads=threads
     )
     if whole is not part:
-        columns = Columns(read, part.columns.tables)
-        [learnt] = _targets(job, model, whole, read)
-        found = fit_factors_again(columns, (read, learnt), wide_columns, found)
+        columns = Columns(all_rows, part.columns.tables)
+        [learnt] = _targets(job, model, whole, all_rows)
+        factors = fit_factors_again(columns, (all_rows, learnt), wide_columns, factors)
         wide_columns = columns
     names = [feature.name for feature in schema.sparse]
     scale_ND = model.pair_scale.view(len(names), -1)
-    _write(found, wide_columns, weight_tensors(job.context), dict(zip(names, scale_ND)))
-    return found
+    _write(factors, wide_columns, weight_tensors(job.context), dict(zip(names, scale_ND)))
+    return factors
 
 
 def _most_rows(train: Sample) -> int:
@@ -95,7 +97,7 @@ def _targets(
     job: Job, model: WideAndDeep, regression: Regression, *samples: Sample
 ) -> list[list[Target]]:
     """Return the targets of each sample; the noise of numeric labels comes from the first one."""
-    found: list[list[Target]] = []
+    by_sample: list[list[Target]] = []
     for sample in samples:
         x_NC = regression.columns.matrix(sample)
         targets = [
@@ -106,15 +108,15 @@ def _targets(
         ]
         for task, target in enumerate(targets):
             if job.dataset.schema.tasks[task].kind == "regression":
-                first = found[0][task].noise if found else None
+                first = by_sample[0][task].noise if by_sample else None
                 noise = first or target.mean_square_error(sample.weights_N)
                 targets[task] = replace(target, noise=noise)
-        found.append(targets)
-    return found
+        by_sample.append(targets)
+    return by_sample
 
 
 def _write(
-    found: Sequence[Factors],
+    all_factors: Sequence[Factors],
     columns: Columns,
     tensors: Mapping[str, Tensor],
     scales: Mapping[str, Tensor],
@@ -122,13 +124,13 @@ def _write(
     """Write the factors into the vectors of their ids, each pair into its own dimensions.
 
     Args:
-        found: the factors.
+        all_factors: the factors.
         columns: the ids of each table.
         tensors: of the model, by name.
         scales: feature -> the factor of each dimension of its vectors in the network, [D].
     """
     start = 0
-    for factors in found:
+    for factors in all_factors:
         stop = start + factors.rank
         for name, vectors in zip(factors.pair, (factors.first_CK, factors.second_MK)):
             table = columns.tables[name]

@@ -42,7 +42,7 @@ LEAST_GAIN = 1e-6  # relative decrease of the loss in a step below which a fit e
 def refit_by_feature(
     columns: Columns,
     train: Sample,
-    judged: Sample,
+    held_out: Sample,
     tasks: Sequence[int],
     fits: Sequence[Fit],
     *,
@@ -53,7 +53,7 @@ def refit_by_feature(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: other rows, to choose on.
+        held_out: other rows, to choose on.
         tasks: columns of the labels, all binary, or all numbers.
         fits: weights and intercept of each task with one penalty for all features.
         is_binary: whether the labels are.
@@ -64,10 +64,10 @@ def refit_by_feature(
     """
     if len(columns.ids) + len(columns.mean_D) < FEWEST_FEATURES:
         return None
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
+    train_NC, held_out_NC = columns.matrix(train), columns.matrix(held_out)
     features_C = columns.features()
-    before_N = _losses(judged_NC, judged, tasks, fits, is_binary)
-    found: list[tuple[Floats, Chosen]] = []
+    before_N = _losses(held_out_NC, held_out, tasks, fits, is_binary)
+    candidates: list[tuple[Floats, Chosen]] = []
     current = list(fits)
     penalties_TG = np.zeros((len(tasks), len(columns.ids) + len(columns.mean_D)))
     for strength in STRENGTHS:
@@ -79,16 +79,16 @@ def refit_by_feature(
                 )
         scales = [(1.0, 0.0)] * len(tasks)
         if is_binary:
-            scales = [_find_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, current)]
+            scales = [_find_scale(held_out_NC, held_out, i, fit) for i, fit in zip(tasks, current)]
         scaled = scale_fits(current, scales)
-        losses_N = _losses(judged_NC, judged, tasks, scaled, is_binary)
-        found.append((losses_N, Chosen(scaled, strength, scales, penalties_TG.copy())))
-    losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
-    return best if _is_clear(before_N - losses_N, judged.weights_N, FEATURE_ERRORS) else None
+        losses_N = _losses(held_out_NC, held_out, tasks, scaled, is_binary)
+        candidates.append((losses_N, Chosen(scaled, strength, scales, penalties_TG.copy())))
+    losses_N, best = min(candidates, key=lambda one: np.average(one[0], weights=held_out.weights_N))
+    return best if _is_clear(before_N - losses_N, held_out.weights_N, FEATURE_ERRORS) else None
 
 
 def refit_lists(
-    columns: Columns, train: Sample, judged: Sample, tasks: Sequence[int], fits: Sequence[Fit]
+    columns: Columns, train: Sample, held_out: Sample, tasks: Sequence[int], fits: Sequence[Fit]
 ) -> Chosen | None:
     """Fit each task with a stronger penalty for the ids of lists, and its own for all others.
 
@@ -98,7 +98,7 @@ def refit_lists(
     Args:
         columns: of the matrix.
         train: rows to learn from.
-        judged: other rows, to choose on.
+        held_out: other rows, to choose on.
         tasks: columns of the labels, which are binary.
         fits: weights and intercept of each task with one penalty for all ids.
 
@@ -109,11 +109,11 @@ def refit_lists(
     of_lists = {t for n, t in columns.tables.items() if len(train.ids[n].rows_V) > train.num_rows}
     if not of_lists:
         return None
-    train_NC, judged_NC = columns.matrix(train), columns.matrix(judged)
+    train_NC, held_out_NC = columns.matrix(train), columns.matrix(held_out)
     numbers = [number for number, table in enumerate(columns.ids) if table in of_lists]
     is_listed_C = np.isin(columns.features(), numbers)
     is_listed_G = np.isin(np.arange(len(columns.ids) + len(columns.mean_D)), numbers)
-    found: list[tuple[Floats, Chosen]] = []
+    candidates: list[tuple[Floats, Chosen]] = []
     for factor in LIST_FACTORS:
         root_C = np.where(is_listed_C, factor**0.5, 1.0)
         scaled_NC = (train_NC @ diags(1 / root_C)).tocsr()
@@ -131,14 +131,14 @@ def refit_lists(
                 )
                 current[number] = fit
                 plain.append((fit[0] / root_C, fit[1]))
-            scales = [_find_scale(judged_NC, judged, i, fit) for i, fit in zip(tasks, plain)]
+            scales = [_find_scale(held_out_NC, held_out, i, fit) for i, fit in zip(tasks, plain)]
             scaled = scale_fits(plain, scales)
             penalties_TG = np.tile(np.where(is_listed_G, l2 * factor, l2), (len(tasks), 1))
-            losses_N = _losses(judged_NC, judged, tasks, scaled, True)
-            found.append((losses_N, Chosen(scaled, l2, scales, penalties_TG)))
-    before_N = _losses(judged_NC, judged, tasks, fits, True)
-    losses_N, best = min(found, key=lambda one: np.average(one[0], weights=judged.weights_N))
-    return best if _is_clear(before_N - losses_N, judged.weights_N, LIST_ERRORS) else None
+            losses_N = _losses(held_out_NC, held_out, tasks, scaled, True)
+            candidates.append((losses_N, Chosen(scaled, l2, scales, penalties_TG)))
+    before_N = _losses(held_out_NC, held_out, tasks, fits, True)
+    losses_N, best = min(candidates, key=lambda one: np.average(one[0], weights=held_out.weights_N))
+    return best if _is_clear(before_N - losses_N, held_out.weights_N, LIST_ERRORS) else None
 
 
 def _is_clear(gains_N: Floats, weights_N: Floats, errors: float) -> bool:
@@ -183,19 +183,19 @@ def _refit(
     return (found_C / root_C, intercept), penalties_G
 
 
-def _find_scale(judged_NC: Any, judged: Sample, index: int, fit: Fit) -> tuple[float, float]:
+def _find_scale(held_out_NC: Any, held_out: Sample, index: int, fit: Fit) -> tuple[float, float]:
     weights_C, intercept = fit
-    logits_N = judged_NC @ weights_C + intercept
-    return fit_scale(logits_N, judged.labels_NT[:, index], judged.weights_N)
+    logits_N = held_out_NC @ weights_C + intercept
+    return fit_scale(logits_N, held_out.labels_NT[:, index], held_out.weights_N)
 
 
 def _losses(
-    x_NC: Any, judged: Sample, tasks: Sequence[int], fits: Sequence[Fit], is_binary: bool
+    x_NC: Any, sample: Sample, tasks: Sequence[int], fits: Sequence[Fit], is_binary: bool
 ) -> Floats:
     """Return the loss of each row [N], summed over tasks."""
-    losses_N = np.zeros(judged.num_rows)
+    losses_N = np.zeros(sample.num_rows)
     for index, (weights_C, intercept) in zip(tasks, fits):
-        predicted_N, y_N = x_NC @ weights_C + intercept, judged.labels_NT[:, index]
+        predicted_N, y_N = x_NC @ weights_C + intercept, sample.labels_NT[:, index]
         if is_binary:
             losses_N += np.logaddexp(0, predicted_N) - y_N * predicted_N
         else:

@@ -44,14 +44,14 @@ def _describe_form(spec: IdSpec, fitted: FittedTransforms) -> str:
         return ""
     types = fitted.id_types
     if spec.cross:
-        held = [types.get(column, "") for column in spec.cross]
+        id_types = [types.get(column, "") for column in spec.cross]
     elif spec.input in _FORMS:
-        held = [spec.input]
+        id_types = [spec.input]
     else:
-        held = ["string" if spec.separator else types.get(spec.column, "")]
-    if not all(held):
+        id_types = ["string" if spec.separator else types.get(spec.column, "")]
+    if not all(id_types):
         return ""
-    form = " x ".join(_FORMS[type_] for type_ in held)
+    form = " x ".join(_FORMS[type_] for type_ in id_types)
     if spec.encode != "hash" and not spec.cross:
         return form
     num_rows = fitted.num_rows.get(spec.table_name, spec.num_rows)

@@ -55,7 +55,7 @@ def start_linear(job: Job) -> str:
         raise ConfigError(f"{KEY}: works on one rank; trainer.num_processes=1")
     num_tasks = len(schema.tasks)
     scales = getattr(model, "scales", [1.0] * num_tasks)  # a user's net may have none
-    part, whole, judged, said = _fit_tasks(job, scales)
+    part, whole, held_out, parts = _fit_tasks(job, scales)
     columns, fits = whole.columns, whole.fits
     weights_SC = np.stack([weights_C for weights_C, _ in fits])
     if linear.num_sums == 1:
@@ -74,7 +74,7 @@ def start_linear(job: Job) -> str:
         for table in {feature.table_name for feature in schema.sparse}:
             vectors = tensors[f"tables/{table}/weight"]
             vectors.mul_(PAIR_INIT / vectors.abs().max().clamp(min=PAIR_INIT))
-    factors = start_factors(job, part, judged, whole)
+    factors = start_factors(job, part, held_out, whole)
     job.context.tables.take_over_weights()
     if linear.dense is not None:
         linear.dense.weight.copy_(torch.from_numpy(dense_SD))
@@ -82,8 +82,8 @@ def start_linear(job: Job) -> str:
     maps[-1].weight.zero_()
     intercept_T = np.array([intercept for _, intercept in fits])
     maps[-1].bias.copy_(torch.from_numpy(intercept_T - shift_S))
-    said += [f"{f.rank} factors of {f.pair[0]} and {f.pair[1]}" for f in factors]
-    return f"{KEY}: starts as {' and '.join(said)}"
+    parts += [f"{f.rank} factors of {f.pair[0]} and {f.pair[1]}" for f in factors]
+    return f"{KEY}: starts as {' and '.join(parts)}"
 
 
 def _fit_tasks(
@@ -99,18 +99,18 @@ def _fit_tasks(
     limit = most_train_rows(schema, MOST_ROWS)
     if job.dataset.num_rows["train"] > limit:
         job.view.note(f"{KEY}: fits a regression to about {limit:,} train rows first ...")
-    train = whole = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
+    train = all_rows = read_sample(job.dataset, "train", limit, enough_rare=ENOUGH_RARE)
     if "validation" in job.dataset.num_rows:
-        judged = read_sample(job.dataset, "validation", MOST_ROWS)
+        held_out = read_sample(job.dataset, "validation", MOST_ROWS)
     else:
-        train, judged = whole.hold_out()
+        train, held_out = all_rows.hold_out()
     tables = {f.name: f.table_name for f in schema.sparse}
     part = Regression(Columns(train, tables), train, [(np.zeros(0), 0.0)] * num_tasks)
     used = part
-    if train.num_rows < whole.num_rows:
-        used = Regression(Columns(whole, tables), whole, list(part.fits))
-    source = f"{whole.num_rows:,} of {whole.split_rows:,} train rows"
-    said = []
+    if train.num_rows < all_rows.num_rows:
+        used = Regression(Columns(all_rows, tables), all_rows, list(part.fits))
+    source = f"{all_rows.num_rows:,} of {all_rows.split_rows:,} train rows"
+    parts = []
     for kind, name in (("binary", "logistic"), ("regression", "linear"), ("log", "Tweedie")):
         tasks = [i for i, task in enumerate(schema.tasks) if (task.link or task.kind) == kind]
         if not tasks:
@@ -120,23 +120,25 @@ def _fit_tasks(
             for of_label in columns_by_label(schema.tasks).values()
             if of_label.start in tasks
         ]
-        chosen, penalty = _fit(part.columns, train, judged, labels, kind)
+        chosen, penalty = _fit(part.columns, train, held_out, labels, kind)
         mean = f"the mean label of {source}, which predicts other rows better than weights"
-        said.append(f"the {name} regression fitted to {source}, {penalty}" if penalty else mean)
-        found = [(part, chosen.fits)]
+        parts.append(f"the {name} regression fitted to {source}, {penalty}" if penalty else mean)
+        regressions = [(part, chosen.fits)]
         if used is not part:
             is_binary, logs = kind == "binary", tasks if kind == "log" else ()
-            again = fit_again(used.columns, whole, labels, chosen, is_binary=is_binary, logs=logs)
-            found.append((used, again))
-        for regression, fits in found:
+            refit = fit_again(
+                used.columns, all_rows, labels, chosen, is_binary=is_binary, logs=logs
+            )
+            regressions.append((used, refit))
+        for regression, fits in regressions:
             for number, (weights_C, intercept) in zip(tasks, fits):
                 intercept -= np.log(schema.tasks[number].scale)
                 regression.fits[number] = weights_C / scales[number], intercept / scales[number]
-    return part, used, judged, said
+    return part, used, held_out, parts
 
 
 def _fit(
-    columns: Columns, train: Sample, judged: Sample, labels: Sequence[Sequence[int]], kind: str
+    columns: Columns, train: Sample, held_out: Sample, labels: Sequence[Sequence[int]], kind: str
 ) -> tuple[Chosen, str]:
     """Return weights and intercept of each task, and a note on the penalty; empty for a mean.
 
@@ -145,15 +147,16 @@ def _fit(
     is_binary = kind == "binary"
     tasks = [index for indices in labels for index in indices]
     if is_binary:
-        chosen = fit_tasks(columns, train, judged, labels)
+        chosen = fit_tasks(columns, train, held_out, labels)
     else:
-        chosen = fit_numbers(columns, train, judged, tasks, tasks if kind == "log" else ())
-    said = "" if chosen.l2 is None else f"with a penalty of {chosen.l2:g}"
-    if judged.num_rows and len(tasks) == len(labels) and kind != "log":  # classes share one penalty
-        apart = refit_lists(columns, train, judged, tasks, chosen.fits) if is_binary else None
-        if apart:
-            chosen, said = apart, "with a stronger penalty for the ids of lists"
-        refit = refit_by_feature(columns, train, judged, tasks, chosen.fits, is_binary=is_binary)
+        chosen = fit_numbers(columns, train, held_out, tasks, tasks if kind == "log" else ())
+    note = "" if chosen.l2 is None else f"with a penalty of {chosen.l2:g}"
+    # classes share one penalty
+    if held_out.num_rows and len(tasks) == len(labels) and kind != "log":
+        stronger = refit_lists(columns, train, held_out, tasks, chosen.fits) if is_binary else None
+        if stronger:
+            chosen, note = stronger, "with a stronger penalty for the ids of lists"
+        refit = refit_by_feature(columns, train, held_out, tasks, chosen.fits, is_binary=is_binary)
         if refit:
             return refit, "with a penalty for each feature"
-    return chosen, said
+    return chosen, note

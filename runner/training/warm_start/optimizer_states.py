@@ -52,15 +52,15 @@ def copy_optimizer_states(job: Job, matches: Sequence[MatchedWeights]) -> list[s
     Returns:
         Lines of the report.
     """
-    found, lines = _match_table_states(job, matches)
+    by_table, lines = _match_table_states(job, matches)
     for tables in job.context.table_groups.values():
         if uses_step_count(tables):
-            lines += _continue_step_count(job, tables, found)
-    for table_states in found.values():
+            lines += _continue_step_count(job, tables, by_table)
+    for table_states in by_table.values():
         rows = table_states.rows
         row_maps = {} if rows is None else dict.fromkeys(table_states.states, rows)
         copy_matched_tensors(table_states.source, table_states.states, row_maps)
-    num_states = sum(len(table_states.states) for table_states in found.values())
+    num_states = sum(len(table_states.states) for table_states in by_table.values())
     for match in matches:
         dense, dense_lines = _match_dense_states(job, match.source, match.names)
         copy_matched_tensors(match.source, dense, {})
@@ -79,18 +79,18 @@ def _match_table_states(
         table, _, state = key.rpartition("/")
         if state != "weight" and f"{TABLES_PREFIX}{table}/weight" in last:
             states.setdefault(table, {})[state] = tensor
-    found: dict[str, _TableStates] = {}
+    by_table: dict[str, _TableStates] = {}
     lines = []
     for table, table_states in states.items():
         weight = f"{TABLES_PREFIX}{table}/weight"
         match = last[weight]
-        theirs = match.names[weight].removesuffix("weight")
+        prefix = match.names[weight].removesuffix("weight")
         shapes = match.source.shapes
         missing = [
             state
             for state, tensor in table_states.items()
-            if f"{theirs}{state}" not in shapes
-            or shapes[f"{theirs}{state}"][1:] != tuple(tensor.shape[1:])
+            if f"{prefix}{state}" not in shapes
+            or shapes[f"{prefix}{state}"][1:] != tuple(tensor.shape[1:])
         ]
         if missing:
             lines += [
@@ -98,13 +98,13 @@ def _match_table_states(
             ]
             continue
         matched = {
-            f"{TABLES_PREFIX}{table}/{state}": (tensor, f"{theirs}{state}")
+            f"{TABLES_PREFIX}{table}/{state}": (tensor, f"{prefix}{state}")
             for state, tensor in table_states.items()
         }
-        source_table = theirs.removeprefix(TABLES_PREFIX).rstrip("/")
+        source_table = prefix.removeprefix(TABLES_PREFIX).rstrip("/")
         updates = count_source_updates(match.source, source_table)
-        found[table] = _TableStates(match.source, matched, match.row_maps.get(weight), updates)
-    return found, lines
+        by_table[table] = _TableStates(match.source, matched, match.row_maps.get(weight), updates)
+    return by_table, lines
 
 
 def count_source_updates(source: WarmStartSource, table: str) -> int:
@@ -154,11 +154,11 @@ def _match_dense_states(
     saved = source.saved.values["dense_optimizer"]
     states, source_names, lines = {}, {}, []
     for optimizer in optimizers:
-        kept = probe_state_names(optimizer)
+        state_names_of = probe_state_names(optimizer)
         for name, parameter in parameters.items():
-            if id(parameter) not in kept or f"{DENSE_PREFIX}{name}" not in names:
+            if id(parameter) not in state_names_of or f"{DENSE_PREFIX}{name}" not in names:
                 continue
-            state_names = kept[id(parameter)]
+            state_names = state_names_of[id(parameter)]
             if not state_names:
                 continue
             source_name = names[f"{DENSE_PREFIX}{name}"].removeprefix(DENSE_PREFIX)

@@ -50,20 +50,20 @@ def describe_refitted(ours: FittedTransforms, theirs: FittedTransforms) -> Itera
         )
 
 
-def describe_other_columns(schema: object, source: Path, taken: Collection[str]) -> Iterator[str]:
+def describe_other_columns(schema: object, source: Path, weights: Collection[str]) -> Iterator[str]:
     """Yield a line for labels, numbers and ids whose weights are taken by position but differ.
 
     Args:
         schema: the declaration of our columns, or its file; without either nothing is known.
         source: the file with the schema of the source, which need not exist.
-        taken: names of our weights that are taken.
+        weights: names of our weights that are taken.
 
     Raises:
         ConfigError: if a schema cannot be read.
     """
     ours, theirs = _read_columns(schema), _read_columns(source)
-    by_place = {name for name in taken if not name.startswith("tables/")}
-    linear = {name for name in taken if name.endswith(f"{LINEAR_SUFFIX}/weight")}
+    by_place = {name for name in weights if not name.startswith("tables/")}
+    linear = {name for name in weights if name.endswith(f"{LINEAR_SUFFIX}/weight")}
     for role, here in ours.items() if by_place or linear else ():
         there = theirs.get(role, here)
         # linear weights of one label have the width of those of four

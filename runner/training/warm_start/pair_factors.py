@@ -57,7 +57,7 @@ LOG = logging.getLogger(__name__)
 def find_factors(
     columns: Columns,
     train: tuple[Sample, Sequence[Target]],
-    judged: tuple[Sample, Sequence[Target]],
+    held_out: tuple[Sample, Sequence[Target]],
     width: int,
     threads: int = 1,
 ) -> list[Factors]:
@@ -66,7 +66,7 @@ def find_factors(
     Args:
         columns: the ids of each table.
         train: rows to learn from, with their labels.
-        judged: other rows, on which pairs, ranks and penalties are chosen.
+        held_out: other rows, on which pairs, ranks and penalties are chosen.
         width: the most factors of all pairs together.
         threads: how many fit; the result does not depend on it.
 
@@ -76,7 +76,7 @@ def find_factors(
     features = _choose_features(columns, train[0])
     learnt, other = (
         LearntRows({n: RowIds(columns.feature_matrix(n, s)) for n in features}, t, s.weights_N)
-        for s, t in (train, judged)
+        for s, t in (train, held_out)
     )
     sizes = {name: len(columns.ids[columns.tables[name]]) for name in features}
     least = train[0].num_rows / MOST_ROWS_OF_A_CELL
@@ -88,28 +88,28 @@ def find_factors(
         # if one id determines the other, its own weight already expresses the interaction
         and not (ids[a].decides(ids[b]) or ids[b].decides(ids[a]))
     ]
-    found: list[Factors] = []
+    chosen: list[Factors] = []
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         try:
-            while pairs and width >= min(RANKS) and len(found) < MOST_PAIRS:
+            while pairs and width >= min(RANKS) and len(chosen) < MOST_PAIRS:
                 factors = _find_pair(learnt, other, pairs, [r for r in RANKS if r <= width], pool)
                 if factors is None:
                     break
-                found.append(factors)
+                chosen.append(factors)
                 pairs.remove(factors.pair)
                 width -= factors.rank
                 learnt, other = (rows.add(rows.products(factors)) for rows in (learnt, other))
         except BaseException:  # such as Ctrl-C: end the fits of other threads
             learnt.stop.set()
             raise
-    return found
+    return chosen
 
 
 def fit_factors_again(
     columns: Columns,
     rows: tuple[Sample, Sequence[Target]],
     columns_of_found: Columns,
-    found: Sequence[Factors],
+    chosen: Sequence[Factors],
 ) -> list[Factors]:
     """Fit factors that were found in a part of the rows to all rows, starting from these factors.
 
@@ -120,17 +120,17 @@ def fit_factors_again(
         columns: the ids of each table in all rows.
         rows: all rows, with their labels.
         columns_of_found: the ids of each table in the part.
-        found: what was found there.
+        chosen: what was found there.
 
     Returns:
         Factors of the same pairs and ranks.
     """
-    names = {name for factors in found for name in factors.pair}
+    names = {name for factors in chosen for name in factors.pair}
     sample, targets = rows
     ids = {name: RowIds(columns.feature_matrix(name, sample)) for name in names}
     learnt = LearntRows(ids, targets, sample.weights_N)
     fitted: list[Factors] = []
-    for factors in found:
+    for factors in chosen:
         fit = _PairFit(learnt, factors.pair)
         parts = []
         vectors = factors.first_CK, factors.second_MK
@@ -292,20 +292,20 @@ class _PairFit:
             parts: the vectors to start from, times the roots of their rows, [C, K] and [M, K].
             l2: the penalty.
         """
-        shape, cut = (-1, parts[0].shape[1]), parts[0].size
+        shape, num_first = (-1, parts[0].shape[1]), parts[0].size
         point = np.concatenate([part.ravel() for part in parts])
-        point = minimise(self._objective(l2, cut, shape), point, LEAST_GAIN)
-        found = [part.reshape(shape) for part in (point[:cut], point[cut:])]
-        first_CK, second_MK = self._vectors(point, cut, shape)
-        return found, Factors(self.pair, first_CK, second_MK, l2)
+        point = minimise(self._objective(l2, num_first, shape), point, LEAST_GAIN)
+        vectors = [part.reshape(shape) for part in (point[:num_first], point[num_first:])]
+        first_CK, second_MK = self._vectors(point, num_first, shape)
+        return vectors, Factors(self.pair, first_CK, second_MK, l2)
 
-    def _vectors(self, point: Floats, cut: int, shape: tuple[int, int]) -> list[Floats]:
-        parts = point[:cut].reshape(shape), point[cut:].reshape(shape)
+    def _vectors(self, point: Floats, num_first: int, shape: tuple[int, int]) -> list[Floats]:
+        parts = point[:num_first].reshape(shape), point[num_first:].reshape(shape)
         return [part / root[:, None] for part, root in zip(parts, self.roots)]
 
-    def _objective(self, l2: float, cut: int, shape: tuple[int, int]) -> Any:
+    def _objective(self, l2: float, num_first: int, shape: tuple[int, int]) -> Any:
         def objective(point: Floats) -> tuple[float, Floats]:
-            vectors = self._vectors(point, cut, shape)
+            vectors = self._vectors(point, num_first, shape)
             pooled = [ids.pool(vectors_CK) for ids, vectors_CK in zip(self.ids, vectors)]
             losses_N, slopes_N = self.rows.losses(dot_products(*pooled))
             gradient = [

@@ -157,14 +157,14 @@ def copy_matched_tensors(
         row_maps: our name -> the map of a tensor whose rows change places; such tensors are read
             whole, one at a time.
     """
-    whole: dict[str, Tensor] = {}
+    tensors_of_source: dict[str, Tensor] = {}
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
-            if other in whole:  # two of our tensors start from the same one
+            if other in tensors_of_source:  # two of our tensors start from the same one
                 load_tensors(source.saved, {other: tensor}, partial=True, convert=True)
-            whole.setdefault(other, tensor)
+            tensors_of_source.setdefault(other, tensor)
     # rows of tables may have 16 bits
-    load_tensors(source.saved, whole, partial=True, convert=True)
+    load_tensors(source.saved, tensors_of_source, partial=True, convert=True)
     for name, (tensor, other) in matched.items():
         if name not in row_maps:
             continue

@@ -107,7 +107,7 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
                 f"checkpoint.init_names.{key}={other}: {path} has no such weight"
                 f"{nearest_hint(other, source.shapes, 3)}"
             )
-    taken: dict[str, str] = {}
+    sources: dict[str, str] = {}
     row_maps: dict[str, RowMap] = {}
     lines = []
     for name, other in names.items():
@@ -118,31 +118,31 @@ def _take_run(job: Job, path: Path) -> tuple[MatchedWeights, list[str]]:
         if problem:
             lines.append(f"  {problem}")
             continue
-        taken[name] = other
+        sources[name] = other
         if rows is not None:
             row_maps[name] = rows
             lines.append(_describe_rows(name, rows, len(ours[name])))
-    if not any(ours[name].dim() > 1 for name in taken):  # a bias of one number matches by chance
+    if not any(ours[name].dim() > 1 for name in sources):  # a bias of one number matches by chance
         raise ConfigError(
             f"checkpoint.init_from={path}: no table and no matrix of it matches by name and "
             f"shape; here, for example, {_example(ours)}, there {_example(source.shapes)}"
         )
     schema = job.config.get("dataset", {}).get("schema")
-    lines += [f"  {line}" for line in describe_other_columns(schema, source.schema_file, taken)]
+    lines += [f"  {line}" for line in describe_other_columns(schema, source.schema_file, sources)]
     lines += [f"  {line}" for line in source.refitted]
-    averages, average_lines = _match_averages(job, source, taken)
-    matched = {n: (ours[n], averages.get(n, other)) for n, other in taken.items()}
+    averages, average_lines = _match_averages(job, source, sources)
+    matched = {n: (ours[n], averages.get(n, other)) for n, other in sources.items()}
     copy_matched_tensors(source, matched, row_maps)
     job.context.tables.take_over_weights()
-    unused = set(source.shapes) - set(taken.values())
+    unused = set(source.shapes) - set(sources.values())
     unused = {n for n in unused if n.startswith(DENSE_PREFIX) or is_table_weight(n)}
-    head = f"warm start from {source.saved.path}: {len(taken)} of {len(ours)} weights taken"
+    head = f"warm start from {source.saved.path}: {len(sources)} of {len(ours)} weights taken"
     lines = [head, *lines, *(f"  in the source, not used: {n}" for n in sorted(unused))]
-    return MatchedWeights(source, taken, row_maps), lines + average_lines
+    return MatchedWeights(source, sources, row_maps), lines + average_lines
 
 
 def _match_averages(
-    job: Job, source: WarmStartSource, taken: Mapping[str, str]
+    job: Job, source: WarmStartSource, sources: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
     """Return the moving averages to take in place of weights, by our names, and report lines.
 
@@ -164,10 +164,10 @@ def _match_averages(
             "kept none; false takes its weights"
         )
     averages = {
-        name: f"{EMA_PREFIX}{other.removeprefix(DENSE_PREFIX)}" for name, other in taken.items()
+        name: f"{EMA_PREFIX}{other.removeprefix(DENSE_PREFIX)}" for name, other in sources.items()
     }
     averages = {name: other for name, other in averages.items() if other in source.shapes}
-    num_dense = sum(other.startswith(DENSE_PREFIX) for other in taken.values())
+    num_dense = sum(other.startswith(DENSE_PREFIX) for other in sources.values())
     line = f"  moving averages taken for {len(averages)} of {num_dense} dense weights"
     return averages, [line]
 
@@ -201,10 +201,10 @@ def _take_table(
     key = f"checkpoint.init_tables.{table}"
     source, ours = WarmStartSource.open(job, path), weight_tensors(job.context)
     name, theirs = f"{TABLES_PREFIX}{table}/weight", f"{TABLES_PREFIX}{source_table}/weight"
-    for wanted, known, where in ((name, ours, key), (theirs, source.shapes, f"{key}.table")):
-        if wanted not in known:
+    for weight, known, where in ((name, ours, key), (theirs, source.shapes, f"{key}.table")):
+        if weight not in known:
             tables = [n.split("/")[1] for n in known if is_table_weight(n)]
-            missing = wanted.split("/")[1]
+            missing = weight.split("/")[1]
             raise ConfigError(f"{where}: no table {missing!r}{nearest_hint(missing, tables)}")
     shape, source_shape = tuple(ours[name].shape), source.shapes[theirs]
     if shape[1:] != source_shape[1:]:

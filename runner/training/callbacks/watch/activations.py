@@ -81,8 +81,10 @@ class Activations:
             raise ConfigError(
                 "a compiled dense half has no modules to observe; trainer.compile=false"
             )
-        named = collect_modules({"": training.context.model, "(loss)": training.context.loss})
-        self.modules = {n: named[n] for n in select_names(self.patterns, list(named), "modules")}
+        by_name = collect_modules({"": training.context.model, "(loss)": training.context.loss})
+        self.modules = {
+            n: by_name[n] for n in select_names(self.patterns, list(by_name), "modules")
+        }
         self._attach_hooks(training)
 
     def on_update(self, training: Any, output: Any) -> None:

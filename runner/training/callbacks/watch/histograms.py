@@ -53,8 +53,8 @@ def make_histogram(parts: Sequence[Tensor], ranks: Ranks = SINGLE_PROCESS) -> Hi
     """
     values_V = torch.cat([part.detach().double().flatten() for part in parts])
     values_V = values_V[torch.isfinite(values_V)]
-    here = [-values_V.min().item(), values_V.max().item()] if len(values_V) else [-torch.inf] * 2
-    least, most = ranks.all_reduce_max_each(here)  # sync
+    bounds = [-values_V.min().item(), values_V.max().item()] if len(values_V) else [-torch.inf] * 2
+    least, most = ranks.all_reduce_max_each(bounds)  # sync
     low, high = -least, most
     if low > high:
         return None
@@ -116,8 +116,8 @@ class LastGradients:
 
     def take(self) -> dict[int, Tensor]:
         """Return the gradients by `id()` of their parameter, and let go of them."""
-        held, self._held = self._held, {}
-        return held
+        values, self._held = self._held, {}
+        return values
 
     def detach(self) -> None:
         """Remove the hooks."""

@@ -45,14 +45,14 @@ class Memory:
         """Write the row. Collective, at each interval."""
         if not training.due(self.every):
             return
-        held = process_memory() | gpu_memory(training.context.device)
-        held = {name: training.ranks.all_reduce_max(value) for name, value in held.items()}
+        values = process_memory() | gpu_memory(training.context.device)
+        values = {name: training.ranks.all_reduce_max(value) for name, value in values.items()}
         free = {
             "host": -training.ranks.all_reduce_max(-available_memory_share()),
             "gpu": -training.ranks.all_reduce_max(-gpu_free_fraction(training.context.device)),
         }
         known = {f"memory/{k}_free": share for k, share in free.items() if share <= 1}
-        training.log_speed({f"memory/{k}": v for k, v in held.items()} | known)
+        training.log_speed({f"memory/{k}": v for k, v in values.items()} | known)
         for where, share in free.items():
             if share < self.warn_free_below:
                 training.warn(
@@ -63,12 +63,12 @@ class Memory:
 
 def process_memory() -> dict[str, float]:
     """Return the bytes that this process holds, and the most that it has held."""
-    held = {}
+    values = {}
     statm = Path("/proc/self/statm")
     if statm.exists():
-        held["bytes"] = float(statm.read_text().split()[1]) * resource.getpagesize()
+        values["bytes"] = float(statm.read_text().split()[1]) * resource.getpagesize()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-    return {**held, "peak_bytes": max(peak, *held.values(), 0.0)}
+    return {**values, "peak_bytes": max(peak, *values.values(), 0.0)}
 
 
 def gpu_memory(device: torch.device) -> dict[str, float]:

@@ -112,9 +112,9 @@ class Weights:
         self._log_histograms(training, gradients)
         context = training.context
         values: dict[str, float] = {}
-        named = dense_parameters(context.model, context.loss)
-        for name, statistics in match_statistics(self.parameters, named, "parameters").items():
-            x = named[name].detach().double()
+        parameters = dense_parameters(context.model, context.loss)
+        for name, statistics in match_statistics(self.parameters, parameters, "parameters").items():
+            x = parameters[name].detach().double()
             values |= {f"dense/{name}/{s}": float(STATISTICS[s](x)) for s in statistics}  # sync
         weights = table_weights(context.tables.state())
         equal_columns = {s.name: s.equal_columns for s in context.tables.layout.tables}
