@@ -47,14 +47,14 @@ def find_split_paths(folder: str, format_: str) -> tuple[dict[str, str], list[st
     if is_file if is_url else not os.path.isdir(root):
         return {}, []
     files = find_files(folder, format_, key="")
-    found: dict[str, list[DataFile]] = {}
+    by_key: dict[str, list[DataFile]] = {}
     for file in files:
-        found.setdefault(_split_of(str(file).removeprefix(f"{root}/")), []).append(file)
-    if "" in found or "path" not in found or len(found) < 2:
+        by_key.setdefault(_split_of(str(file).removeprefix(f"{root}/")), []).append(file)
+    if "" in by_key or "path" not in by_key or len(by_key) < 2:
         return {}, []
-    paths = {key: _path_of(root, found[key]) for key in _WORDS if key in found}
+    paths = {key: _path_of(root, by_key[key]) for key in _WORDS if key in by_key}
     if not all(paths.values()) or any(
-        find_files(path, format_, key=key) != found[key] for key, path in paths.items()
+        find_files(path, format_, key=key) != by_key[key] for key, path in paths.items()
     ):
         return {}, []
     ending = next(e for e in SUFFIXES[format_] if files[0].name.lower().endswith(e))
@@ -112,11 +112,11 @@ def find_split_columns(
         missing: the splits other than train that have no path.
         is_whole: whether the sample has all rows.
     """
-    alone = (hints.weight, hints.time, hints.user, hints.item)
-    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, *alone}
+    singles = (hints.weight, hints.time, hints.user, hints.item)
+    hinted = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, *singles}
     ready: dict[str, dict[str, list[str]]] = {}
     roles, marks, notes = {}, [], []
-    for f in (f for f in columns if f.name not in named):
+    for f in (f for f in columns if f.name not in hinted):
         if values := _read_splits(sample, f):
             if len(values) > 1:
                 ready[f.name] = values
@@ -165,8 +165,8 @@ def _read_splits(sample: pa.Table, f: ColumnStatistics) -> dict[str, list[str]]:
     splits = {text: _SPLIT_OF.get(text.strip().lower(), "") for text in texts}
     if "" in splits.values() or "train" not in splits.values():
         return {}
-    found = {split: sorted(t for t in texts if splits[t] == split) for split in SPLIT_WORDS}
-    return {split: own for split, own in found.items() if own}
+    by_split = {split: sorted(t for t in texts if splits[t] == split) for split in SPLIT_WORDS}
+    return {split: words for split, words in by_split.items() if words}
 
 
 def _find_marked_split(f: ColumnStatistics) -> str:
@@ -182,8 +182,8 @@ def _read_mark(f: ColumnStatistics) -> tuple[str, str] | None:
     if dict(f.counts).keys() == {0, 1}:  # a text file may have 1.0
         return ("[1, 1.0]", "[0, 0.0]") if has_fractions(f.type) else ("[1]", "[0]")
     texts = {text.strip().lower(): format_value([text]) for text in f.two_texts}
-    found = [(texts[yes], texts[no]) for yes, no in _YES_AND_NO if texts.keys() == {yes, no}]
-    return found[0] if found else None
+    pairs = [(texts[yes], texts[no]) for yes, no in _YES_AND_NO if texts.keys() == {yes, no}]
+    return pairs[0] if pairs else None
 
 
 def _describe_mark(f: ColumnStatistics, split: str) -> str:
@@ -199,10 +199,10 @@ def _describe_mark(f: ColumnStatistics, split: str) -> str:
 
 def _describe_train_alone(name: str, train: Sequence[str]) -> str:
     """Return a note on a split column whose sample has train rows only, as in a sorted file."""
-    own = f"{{column: {format_value(name)}, train: {format_value(train)}, test: [...]}}"
+    setting = f"{{column: {format_value(name)}, train: {format_value(train)}, test: [...]}}"
     return (
         f"{name}: is {train[0]} in all sampled rows; if other rows are for validation or test, "
-        f"split: {own} in the YAML, with their values, splits by it"
+        f"split: {setting} in the YAML, with their values, splits by it"
     )
 
 

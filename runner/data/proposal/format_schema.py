@@ -30,9 +30,9 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         more = {"numeric": proposal.more_numbers, "categorical": proposal.more_ids}.get(role, {})
         if columns or more:
             lines += ["", f"{role}:"]
-        for f, given in columns:
-            reason = f"; {on_one_line(given.reason)}" if given.reason else ""
-            declared = _declare(f.name, given.settings)
+        for f, assigned in columns:
+            reason = f"; {on_one_line(assigned.reason)}" if assigned.reason else ""
+            declared = _declare(f.name, assigned.settings)
             lines.append(f"{declared}  # {_describe_column(f)}{reason}")
         lines += [_declare(name, settings) for name, settings in more.items()]
     if groups := proposal.groups:
@@ -41,13 +41,15 @@ def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
         lines += ["", f"carried: {format_value(carried)}  # stays with the rows, is no feature"]
     if weights := proposal.with_role("weight"):
         lines += ["", f"weight: {format_value(weights[0][0].name)}"]
-    if left := [(f.name, given.reason) for f, given in proposal.columns if not given.name]:
+    if left_out := [
+        (f.name, assigned.reason) for f, assigned in proposal.columns if not assigned.name
+    ]:
         lines += [
             "",
             "# Left out:",
             *(
                 f"#   {on_one_line(f'{name}: {why}{_describe_use(proposal, name)}')}"
-                for name, why in left
+                for name, why in left_out
             ),
         ]
     return "\n".join(lines) + "\n"
@@ -68,8 +70,8 @@ def on_one_line(text: str) -> str:
 
 def _describe_use(proposal: SchemaProposal, column: str) -> str:
     """Name the features that are made of a column that is not a feature itself."""
-    made = {**proposal.more_numbers, **proposal.more_ids}
-    names = [name for name, settings in made.items() if settings.get("column") == column]
+    more_features = {**proposal.more_numbers, **proposal.more_ids}
+    names = [name for name, settings in more_features.items() if settings.get("column") == column]
     return f"; used for {', '.join(names)}" if names else ""
 
 

@@ -49,8 +49,8 @@ def detect_format(path: str) -> str:
     lower = path.rstrip("/").lower()
     if lower.endswith(EXCEL):
         raise UserError(f"{path}: is an Excel file: save the sheet as CSV, or as Parquet by pandas")
-    if found := find_binary_format(path):
-        return found
+    if binary := find_binary_format(path):
+        return binary
     for format_, suffixes in SUFFIXES.items():
         if lower.endswith(suffixes):
             return format_
@@ -87,17 +87,17 @@ def read_schemas(
     Raises:
         UserError: for hints that the files contradict, and files that differ.
     """
-    files = [file for own in files_by_key.values() for file in own]
+    files = [file for paths in files_by_key.values() for file in paths]
     notes: list[str] = []
     if format_ == "parquet":
         if hints.delimiter or hints.columns:
             raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
-        read = {str(file): read_parquet_schema(file) for file in files}
-        with_rows = {name: s for name, (s, counts) in read.items() if sum(counts)}
+        facts = {str(file): read_parquet_schema(file) for file in files}
+        with_rows = {name: s for name, (s, counts) in facts.items() if sum(counts)}
         files = [file for file in files if str(file) in with_rows] or files
-        schemas = with_rows or {name: s for name, (s, _) in read.items()}
+        schemas = with_rows or {name: s for name, (s, _) in facts.items()}
         first = _first_schema(schemas, files, notes)
-        return first, None, {name: sum(counts) for name, (_, counts) in read.items()}, notes
+        return first, None, {name: sum(counts) for name, (_, counts) in facts.items()}, notes
     if format_ in ARROW_FORMATS:
         if hints.delimiter or hints.columns:
             raise UserError(
@@ -163,14 +163,14 @@ def read_codes_as_texts(
     Returns:
         The types, and notes.
     """
-    own = columns_in_file(schema, schema.names)
-    whole = {name: pa.string() for name in own if pt.is_integer(schema.field(name).type)}
-    if layout.json_lines or not whole:
+    names = columns_in_file(schema, schema.names)
+    as_texts = {name: pa.string() for name in names if pt.is_integer(schema.field(name).type)}
+    if layout.json_lines or not as_texts:
         return schema, []
-    chunk = next(read_text_chunks(file, whole, layout, skip_bad_rows=True), None)
+    chunk = next(read_text_chunks(file, as_texts, layout, skip_bad_rows=True), None)
     rows = chunk.table if chunk is not None else None
     notes = []
-    for name in whole if rows is not None else ():
+    for name in as_texts if rows is not None else ():
         texts = single_array(rows, name)
         if codes := texts.filter(pc.match_substring_regex(texts, r"^\s*0[\dxX]")):
             field = pa.field(name, pa.string())
@@ -198,13 +198,13 @@ def find_written_integers(
     chunk = next(read_text_chunks(file, types, layout, skip_bad_rows=True), None) if names else None
     if chunk is None or chunk.table is None:
         return set()
-    whole = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
-    found = set()
+    pattern = rf"^\s*-?\d+({re.escape(layout.decimal)}0*)?\s*$"
+    written = set()
     for name in names:
         texts = single_array(chunk.table, name)
         if name in integers and pc.all(pc.match_substring_regex(texts, r"^-?\d+$|^$")).as_py():
             continue
         texts = texts.filter(pc.invert(pc.is_in(texts, pa.array(MISSING_NUMBERS))))
-        if pc.all(pc.match_substring_regex(texts, whole)).as_py():
-            found.add(name)
-    return found
+        if pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+            written.add(name)
+    return written

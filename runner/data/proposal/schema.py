@@ -69,7 +69,7 @@ class SchemaProposal:
 
     def with_role(self, role: str) -> list[tuple[ColumnStatistics, Role]]:
         """Return the columns with a role."""
-        return [(column, given) for column, given in self.columns if given.name == role]
+        return [(column, assigned) for column, assigned in self.columns if assigned.name == role]
 
     @property
     def groups(self) -> list[str]:
@@ -164,7 +164,7 @@ def propose_schema(
             split,
             hints,
             notes,
-            taken=schema.names,
+            used_names=schema.names,
             is_whole=is_whole,
         )
         is_used = any(role.name in FEATURES for role in uses.roles.values())
@@ -254,8 +254,8 @@ def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
     except DataError as error:
         if not own_splits:
             raise
-        alone = f"python -m runner schema {shlex.quote(own_splits['path'])}"
-        raise DataError(f"{error}; {alone} takes the train files alone") from error
+        command = f"python -m runner schema {shlex.quote(own_splits['path'])}"
+        raise DataError(f"{error}; {command} takes the train files alone") from error
 
 
 def _compute_columns(
@@ -295,16 +295,16 @@ def _choose_roles(
     Raises:
         SeveralLabelsError: where several columns look like the label.
     """
-    roles, found = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
-    notes += found
+    roles, label_notes = choose_labels(columns, hints, of_text_file=format_ in ("csv", "tsv"))
+    notes += label_notes
     features = [f for f in columns if f.name not in roles]
     known = bool(hints.labels) or any(is_grade(name) for name in roles)
     roles |= feature_roles(features, hints, labels_known=known)
     roles |= query_role(columns, roles, hints)
-    kept = {*hints.numeric, *hints.categorical}
-    roles |= find_times_until_event(columns, roles, kept)
-    notes += drop_leaks(table, columns, roles, kept)
-    roles |= drop_copies(table, columns, roles, kept)
+    hinted = {*hints.numeric, *hints.categorical}
+    roles |= find_times_until_event(columns, roles, hinted)
+    notes += drop_leaks(table, columns, roles, hinted)
+    roles |= drop_copies(table, columns, roles, hinted)
     return roles
 
 
@@ -316,8 +316,8 @@ def _describe_no_feature(
     roles: Mapping[str, Role],
 ) -> str:
     """Return an error for a table without a column to learn from, with what may be done."""
-    told = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
-    shown = ", ".join(told[:12]) + ", ..." * (len(told) > 12)
+    reasons = [f"{name} ({role.reason or role.name})" for name, role in roles.items()]
+    shown = ", ".join(reasons[:12]) + ", ..." * (len(reasons) > 12)
     more = "; is it the right --delimiter?" if table.num_columns == 1 else ""
     if format_ == "jsonl" and table.num_rows == 1:
         more = "; it has one object, and each row is one: to_json(orient='records', lines=True)"
@@ -335,9 +335,9 @@ def _describe_no_feature(
 def _text_places(layout: TextFormat | None, format_: str) -> dict[str, Any]:
     if layout is None:
         return {}
-    own, usual = vars(layout), vars(default_text_format(format_))
+    chosen, defaults = vars(layout), vars(default_text_format(format_))
     keys = ("delimiter", "quote", "decimal")
-    places: dict[str, Any] = {key: own[key] for key in keys if own[key] != usual[key]}
+    places: dict[str, Any] = {key: chosen[key] for key in keys if chosen[key] != defaults[key]}
     if layout.column_names:
         places["column_names"] = list(layout.column_names)
     return places

@@ -62,18 +62,18 @@ def find_layout(
         UserError: for a delimiter of several characters, and for names that do not fit.
         DataError: for a line that is not a row.
     """
-    usual = default_text_format(format_)
-    if usual.json_lines:
-        return usual, []
+    default = default_text_format(format_)
+    if default.json_lines:
+        return default, []
     text = read_first_rows(file)
     notes = []
     if delimiter is None:
-        delimiter = _find_delimiter(file, text, usual.delimiter)
-        if delimiter != usual.delimiter:
+        delimiter = _find_delimiter(file, text, default.delimiter)
+        if delimiter != default.delimiter:
             notes.append(f"its columns stand between {(DELIMITERS | SPACE)[delimiter]}")
     elif not is_delimiter(delimiter := ESCAPES.get(delimiter, delimiter)):
         raise UserError(f"--delimiter {delimiter!r}: expected one character; {_convert(delimiter)}")
-    layout = replace(usual, delimiter=delimiter)
+    layout = replace(default, delimiter=delimiter)
     if value := _find_literal_quote(text, delimiter):
         layout = replace(layout, quote="")
         notes.append(
@@ -182,7 +182,7 @@ def _repeats_first_line(file: DataFile) -> bool:
     return first in rows
 
 
-def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
+def _find_delimiter(file: DataFile, text: str, default: str) -> str:
     """Return the character that occurs equally often in every row.
 
     Raises:
@@ -200,26 +200,26 @@ def _find_delimiter(file: DataFile, text: str, usual: str) -> str:
             f"{file}: has the lines of ARFF; ({names} | paste -sd, -; {data}) > "
             f"{new_name(file, 'table.csv')} makes a table of them"
         )
-    for mark in _steady_delimiters(rows[:NUM_LINES], usual):
+    for mark in _steady_delimiters(rows[:NUM_LINES], default):
         _check_padded_lines(file, rows[:NUM_LINES], mark)
-    if not (steady := _steady_delimiters(rows[:NUM_LINES], usual)):
+    if not (steady := _steady_delimiters(rows[:NUM_LINES], default)):
         # a value in quotes may have line breaks
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
-        steady = _steady_delimiters(rows[:NUM_LINES], usual)
-    if usual == "," and steady.get("\t", 0) > steady.get(",", 0) > 0:
+        steady = _steady_delimiters(rows[:NUM_LINES], default)
+    if default == "," and steady.get("\t", 0) > steady.get(",", 0) > 0:
         return "\t"  # a text in each line may have a comma, but hardly ever a tab
-    if usual in steady or not steady:
+    if default in steady or not steady:
         if rows and all("::" in row for row in rows[:NUM_LINES]):
             raise UserError(f"{file}: its columns stand between '::'; {_convert('::')}")
         if not steady:
             if " " in _steady_delimiters(rows[:NUM_LINES], " "):
                 return " "
-            _check_first_lines(file, rows, usual)
+            _check_first_lines(file, rows, default)
             below = _steady_delimiters(rows[1:NUM_LINES], " ")
             if short := [d for d, count in below.items() if rows[0].count(d) == count - 1 > 0]:
                 return short[0]  # no line will fit the first; the error for it names the cause
             _check_not_aligned(file, rows[:NUM_LINES])
-        return usual
+        return default
     return max(steady, key=lambda d: steady[d])
 
 
@@ -258,13 +258,13 @@ def _convert_libsvm(file: DataFile, rows: Sequence[str]) -> str:
     )
 
 
-def _steady_delimiters(rows: Sequence[str], usual: str) -> dict[str, int]:
+def _steady_delimiters(rows: Sequence[str], default: str) -> dict[str, int]:
     """Return each character that occurs equally often in all rows, and its count in a row."""
-    counts = {d: [row.count(d) for row in rows] for d in (usual, *DELIMITERS)}
+    counts = {d: [row.count(d) for row in rows] for d in (default, *DELIMITERS)}
     return {d: c[0] for d, c in counts.items() if c and min(c) == max(c) > 0}
 
 
-def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
+def _check_first_lines(file: DataFile, rows: Sequence[str], default: str) -> None:
     """Check that no title or comment is in front of the table.
 
     A line within the table that has another number of columns is a bad row, and not refused here.
@@ -274,7 +274,7 @@ def _check_first_lines(file: DataFile, rows: Sequence[str], usual: str) -> None:
     """
     for count in range(1, MAX_LINES_BEFORE + 1):
         table = rows[count : count + NUM_LINES]
-        if len(table) > 2 and (steady := _steady_delimiters(table, usual)):
+        if len(table) > 2 and (steady := _steady_delimiters(table, default)):
             delimiter = max(steady, key=lambda d: steady[d])
             if any(delimiter in row.removeprefix("sep=" + delimiter) for row in rows[:count]):
                 return  # `sep=;` is a line that Excel writes
@@ -330,16 +330,18 @@ def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[s
     Numbers such as 1,250 may be thousands, so that a column of these alone does not count; 0,250
     cannot be.
     """
-    whole = [row for row in rows[1:] if len(row) == len(rows[0])]
-    found = []
-    for column, name in enumerate(rows[0] if len(whole) > 1 else ()):
-        cells = [row[column].strip() for row in whole if row[column].strip() not in MISSING_NUMBERS]
+    complete = [row for row in rows[1:] if len(row) == len(rows[0])]
+    fractions = []
+    for column, name in enumerate(rows[0] if len(complete) > 1 else ()):
+        cells = [
+            row[column].strip() for row in complete if row[column].strip() not in MISSING_NUMBERS
+        ]
         if all(re.fullmatch(rf"[+-]?\d*[{decimal}]?\d+", cell) for cell in cells) and any(
             re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$|^[+-]?0*[{decimal}]", cell)
             for cell in cells
         ):
-            found.append(name)
-    return found
+            fractions.append(name)
+    return fractions
 
 
 def _convert(delimiter: str) -> str:
@@ -354,9 +356,9 @@ def _are_names(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """
     if list(first) == [str(n) for n in range(len(first))]:
         return True
-    whole = [row for row in rows if len(row) == len(first)]
+    complete = [row for row in rows if len(row) == len(first)]
     columns = [
-        (cell, [row[n] for row in whole if row[n].strip() not in MISSING_NUMBERS])
+        (cell, [row[n] for row in complete if row[n].strip() not in MISSING_NUMBERS])
         for n, cell in enumerate(first)
     ]
     for cell, below in columns:

@@ -36,7 +36,7 @@ def check_lines_fit(file: DataFile, layout: TextFormat | None) -> None:
     line, problem = chunk.malformed_lines[0]
     advice = describe_quoting(file, layout)
     counts = re.fullmatch(r"(\d+) values, not (\d+)", problem)
-    is_same = {told for _, told in chunk.malformed_lines} == {problem}
+    is_same = {line_problem for _, line_problem in chunk.malformed_lines} == {problem}
     if not advice and counts and is_same and int(counts[1]) == int(counts[2]) + 1:
         advice = _describe_one_more(file, layout)
     raise DataError(f"{file}: no line fits its first line: line {line} has {problem}{advice}")
@@ -53,7 +53,7 @@ def describe_quoting(file: DataFile, layout: TextFormat) -> str:
     rows = _read_rows(text, layout, {})
     num_unfit = len(rows) - _count_fitting(rows)
     for parts in (p for size in range(1, 4) for p in combinations(_QUOTINGS, size)):
-        options = {key: value for _, given in parts for key, value in given.items()}
+        options = {key: value for _, by_key in parts for key, value in by_key.items()}
         num_left = len(rows) - _count_fitting(_read_rows(text, layout, options))
         if num_left <= _MOST_UNFIT * num_unfit and num_unfit:
             cause = " and ".join(cause for cause, _ in parts)
@@ -79,8 +79,8 @@ def _requote(file: DataFile, layout: TextFormat, options: Mapping[str, Any]) -> 
     """Return a command that reads a file so and writes it with usual quotes, without a loss."""
     mark = {} if layout.delimiter == "," else {"delimiter": layout.delimiter}
 
-    def write(given: Mapping[str, Any]) -> str:
-        values = {k: str(v) if v is True else json.dumps(v) for k, v in given.items()}
+    def write(settings: Mapping[str, Any]) -> str:
+        values = {k: str(v) if v is True else json.dumps(v) for k, v in settings.items()}
         return "".join(f", {k}={v}" for k, v in values.items()).replace("'", "\\x27")
 
     code = (
@@ -99,8 +99,8 @@ def _describe_one_more(file: DataFile, layout: TextFormat) -> str:
         script, does = f"1s/^/row{mark}/", "gives a name to the first column, as R has not done"
     else:
         return "; values in which the delimiter stands need quotes, or the first line lacks a name"
-    made = new_name(file, "table.csv")
-    return f"; {unpack_command(file)} | sed '{script}' > {made} {does}"
+    fixed_file = new_name(file, "table.csv")
+    return f"; {unpack_command(file)} | sed '{script}' > {fixed_file} {does}"
 
 
 def _has_row_names(text: str, layout: TextFormat) -> bool:

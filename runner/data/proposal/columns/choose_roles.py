@@ -81,21 +81,21 @@ def choose_labels(
     notes: list[str] = []
     if not names:
         free = {*hints.categorical, *hints.numeric, *hints.drop, hints.weight, hints.time}
-        found, meaning = find_label_candidates([f for f in columns if f.name not in free])
-        grades = [name for name in found if is_grade(name)]
-        if len(found) > 1 and len(grades) == 1:
-            others = ",".join(name for name in found if name not in grades)
+        candidates, meaning = find_label_candidates([f for f in columns if f.name not in free])
+        grades = [name for name in candidates if is_grade(name)]
+        if len(candidates) > 1 and len(grades) == 1:
+            others = ",".join(name for name in candidates if name not in grades)
             notes.append(
                 f"label {grades[0]}: is taken since it grades relevance; {others} may be the label "
                 f"as well, and is left out: --label {others} predicts it"
             )
-            found = grades
-        if len(found) > 1:
-            raise SeveralLabelsError(found, meaning)
-        names = tuple(found)
+            candidates = grades
+        if len(candidates) > 1:
+            raise SeveralLabelsError(candidates, meaning)
+        names = tuple(candidates)
     if not names:
-        two = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
-        binary = [f.name for f in columns if is_binary(f) or f in two]
+        two_valued = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
+        binary = [f.name for f in columns if is_binary(f) or f in two_valued]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
         lists = _hint_on_lists(columns)
         return {}, [
@@ -119,13 +119,13 @@ def choose_labels(
             )
         f = by_name[name]
         rows = dict(f.counts)
-        own = _other_values_note(f, settings)
+        added = _other_values_note(f, settings)
         if settings == {"type": "regression"} and hints.task is None and _may_be_classes(f):
-            own = own or [f"label {name}: is taken as a number to be predicted"]
-            own[0] += (
+            added = added or [f"label {name}: is taken as a number to be predicted"]
+            added[0] += (
                 f"; --task classes takes its {f.num_distinct:,} values for classes without an order"
             )
-        notes += own
+        notes += added
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
                 f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
@@ -155,12 +155,12 @@ def _hint_on_lists(columns: Sequence[ColumnStatistics]) -> str:
     """
     lists = [f for f in columns if pt.is_nested(f.type) and not f.vector_size]
     texts = [f for f in columns if f.separator not in ("", "json") and not f.vector_size]
-    if not (found := lists or texts) or any(map(_has_labels_inside, texts)):
+    if not (listed := lists or texts) or any(map(_has_labels_inside, texts)):
         return ""
-    found = [f for f in found if f.mean_length == found[0].mean_length]
-    names, split = [f.name for f in found], ""
+    listed = [f for f in listed if f.mean_length == listed[0].mean_length]
+    names, split = [f.name for f in listed], ""
     if not lists:
-        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in found]
+        parts = [f"{f.name}=table[{f.name!r}].str.split({f.separator!r})" for f in listed]
         split = f".assign({', '.join(parts)})"
     return f"; pandas makes events of lists: table{split}.explode({names})"
 
@@ -171,9 +171,9 @@ def _has_labels_inside(f: ColumnStatistics) -> bool:
 
 def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list[str]:
     """Return a note on a label that is mostly 0 or 1, and holds other values, too."""
-    others = sorted(value for value, _ in f.counts if value not in (0, 1))
-    listed = ", ".join(f"{value:g}" for value in others[:5]) + ", ..." * (len(others) > 5)
-    if not others or {0, 1}.difference(value for value, _ in f.counts) or is_rating(f.name):
+    stray = sorted(value for value, _ in f.counts if value not in (0, 1))
+    listed = ", ".join(f"{value:g}" for value in stray[:5]) + ", ..." * (len(stray) > 5)
+    if not stray or {0, 1}.difference(value for value, _ in f.counts) or is_rating(f.name):
         return []
     if is_grade(f.name):
         return []
@@ -213,8 +213,8 @@ def feature_roles(
             reason = "looks like another label; --categorical makes a feature of it"
             roles[name] = Role("", reason)
     if hints.weight:
-        others = {n: Role("", "another weight") for n, r in roles.items() if r.name == "weight"}
-        roles |= {**others, hints.weight: Role("weight", "--weight")}
+        weights = {n: Role("", "another weight") for n, r in roles.items() if r.name == "weight"}
+        roles |= {**weights, hints.weight: Role("weight", "--weight")}
     if hints.time and hints.time not in (*hints.numeric, *hints.categorical):
         roles[hints.time] = Role("", TIME_REASON)
     return roles | {name: Role("", "--drop") for name in hints.drop}
@@ -241,7 +241,7 @@ def query_role(
 
 
 def drop_leaks(
-    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: dict[str, Role], kept: set[str]
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: dict[str, Role], hinted: set[str]
 ) -> list[str]:
     """Leave out the columns that predict a label nearly perfectly; return a warning for each."""
     warnings = []
@@ -251,7 +251,7 @@ def drop_leaks(
     labels = {n: r for n, r in roles.items() if r.name == "labels"}
     for label, role in labels.items():
         if role.settings.get("type") == "regression":
-            warnings += _drop_leaks_of_number(sample, label, roles, kept)
+            warnings += _drop_leaks_of_number(sample, label, roles, hinted)
             continue
         parts = read_binary_labels(sample[label], label, dict(role.settings))
         for f in columns:
@@ -261,10 +261,10 @@ def drop_leaks(
             if f.amounts:  # texts such as $12.50
                 numbers_R = read_numbers(column, f.amounts.settings())
                 column = pa.chunked_array([pa.array(numbers_R, from_pandas=True)])
-            found, step = _find_leak(f, column, label, parts)
-            if found:
-                warnings.append(_leave_out(f.name, found, roles, kept))
-            elif step and f.name not in kept:
+            leak, step = _find_leak(f, column, label, parts)
+            if leak:
+                warnings.append(_leave_out(f.name, leak, roles, hinted))
+            elif step and f.name not in hinted:
                 warnings.append(f"warning: {step} --drop {shlex.quote(f.name)} leaves it out")
     return warnings
 
@@ -280,18 +280,18 @@ def _find_leak(
     """
     name, nothing = f.name, -1 if f.low == -1 and f.zero_share < 0.5 else 0
     aucs = {part: leak_auc(column, y_R) for part, y_R in parts.items()}
-    told = [part for part, auc in aucs.items() if auc >= LEAK_AUC]
-    if parts and len(told) == len(parts):
-        found = f"{name} alone predicts {label} (AUC {min(aucs.values()):.4f})"
-        return f"{found}: is it known before {label} is?", ""
+    telling = [part for part, auc in aucs.items() if auc >= LEAK_AUC]
+    if parts and len(telling) == len(parts):
+        leak = f"{name} alone predicts {label} (AUC {min(aucs.values()):.4f})"
+        return f"{leak}: is it known before {label} is?", ""
     for part, y_R in parts.items():
         if (only := find_only_label(column, y_R)) is not None:
-            found = f"{name} has a value only where {part} is {only:g}"
-            return f"{found}: is it known before {part} is?", ""
+            leak = f"{name} has a value only where {part} is {only:g}"
+            return f"{leak}: is it known before {part} is?", ""
         if len(parts) == 1 and is_zero_without_label(column, y_R):
-            found = f"{name} is another number than {nothing} only where {part} is 1"
-            return f"{found}: is it known before {part} is?", ""
-    steps = [f"{name} alone predicts {part} (AUC {aucs[part]:.4f})" for part in told]
+            leak = f"{name} is another number than {nothing} only where {part} is 1"
+            return f"{leak}: is it known before {part} is?", ""
+    steps = [f"{name} alone predicts {part} (AUC {aucs[part]:.4f})" for part in telling]
     steps += [
         f"{part} is 1 only where {name} is not {nothing}"
         for part, y_R in parts.items()
@@ -306,9 +306,9 @@ def _find_leak(
     return "", f"{steps[0]}: is {name} known before {label} is?" if steps else ""
 
 
-def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) -> str:
+def _leave_out(name: str, warning: str, roles: dict[str, Role], hinted: set[str]) -> str:
     """Leave a column out unless the user has asked for it; return the whole warning."""
-    if name not in kept:
+    if name not in hinted:
         flag = f"--{roles[name].name} {name}"
         roles[name] = Role("", f"gives the label away; {flag} makes it a feature")
         warning += " It is left out"
@@ -316,7 +316,7 @@ def _leave_out(name: str, warning: str, roles: dict[str, Role], kept: set[str]) 
 
 
 def _drop_leaks_of_number(
-    sample: pa.Table, label: str, roles: dict[str, Role], kept: set[str]
+    sample: pa.Table, label: str, roles: dict[str, Role], hinted: set[str]
 ) -> list[str]:
     """Leave out columns that predict a numeric label by their order; return all warnings."""
     warnings = []
@@ -330,8 +330,8 @@ def _drop_leaks_of_number(
             continue
         numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
         if tells_by_order(x_R, label_R):
-            found = f"{name} alone predicts {label} by its order: is it known before {label} is?"
-            warnings.append(_leave_out(name, found, roles, kept))
+            leak = f"{name} alone predicts {label} by its order: is it known before {label} is?"
+            warnings.append(_leave_out(name, leak, roles, hinted))
     numbers = {name: x_R for name, x_R in numbers.items() if roles[name].name}
     if (formula := find_formula(numbers, label_R)) is not None:
         text, names = formula

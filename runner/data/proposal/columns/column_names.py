@@ -177,12 +177,12 @@ def is_event_in_time(name: str) -> bool:
     return bool(_EVENTS & words) and words <= _EVENTS | _BESIDE_OUTCOMES
 
 
-def is_coordinate(name: str, names: Collection[str], *, beside: str = "x") -> bool:
-    """Tell whether y, or Y2, stands beside x, or X2, or beside all letters of `beside`."""
+def is_coordinate(name: str, names: Collection[str], *, axes: str = "x") -> bool:
+    """Tell whether y, or Y2, stands beside x, or X2, or beside all letters of `axes`."""
     if not re.fullmatch(r"y\d*", name, re.IGNORECASE):
         return False
-    others = [other.upper() if name[0] == "Y" else other for other in beside]
-    return all(other + name[1:] in names for other in others)
+    other_axes = [other.upper() if name[0] == "Y" else other for other in axes]
+    return all(other + name[1:] in names for other in other_axes)
 
 
 def is_year(name: str, names: Collection[str]) -> bool:

@@ -104,27 +104,31 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     values = digits = values.cast(plain, safe=False)
     if pt.is_decimal(plain):  # ids among them may have more digits than a double
         values = digits.cast(pa.float64())
-    found = ColumnStatistics(name, type_, len(column), missing_share, num_distinct=0)
+    statistics = ColumnStatistics(name, type_, len(column), missing_share, num_distinct=0)
     if is_list(type_):
         mean_length = float(pc.mean(pc.list_value_length(values)).as_py() or 0)
-        found = replace(found, mean_length=mean_length, vector_size=_find_vector_size(values))
+        statistics = replace(
+            statistics, mean_length=mean_length, vector_size=_find_vector_size(values)
+        )
         values = values.flatten().drop_null()
     elif is_text(plain):
-        values, found = _split_texts(values, found)
+        values, statistics = _split_texts(values, statistics)
     countable = not (pt.is_nested(values.type) or pt.is_null(values.type))
     counted = digits if pt.is_decimal(plain) else values
     num_distinct = int(pc.count_distinct(counted).as_py()) if countable else 0
-    found = _with_numbers(found, values)
+    statistics = _with_numbers(statistics, values)
     shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
     first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
-    has_few = found.low is not None and num_distinct <= MAX_COUNTED
-    may_be_classes = pt.is_string(values.type) or (found.is_whole and found.low is not None)
-    may_be_classes &= not (found.separator or pt.is_nested(plain))
+    has_few = statistics.low is not None and num_distinct <= MAX_COUNTED
+    may_be_classes = pt.is_string(values.type) or (
+        statistics.is_whole and statistics.low is not None
+    )
+    may_be_classes &= not (statistics.separator or pt.is_nested(plain))
     return replace(
-        found,
+        statistics,
         num_distinct=num_distinct,
         examples=tuple(map(str, first_values)),
-        two_texts=two_texts(values) if num_distinct == 2 and not found.separator else (),
+        two_texts=two_texts(values) if num_distinct == 2 and not statistics.separator else (),
         counts=_count_numbers(values) if has_few else (),
         values=_count_values(values) if may_be_classes and num_distinct <= MOST_CLASSES else (),
     )
@@ -138,7 +142,9 @@ def _count_values(values: pa.Array) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((str(c["values"]), int(c["counts"])) for c in counts if c["values"]))
 
 
-def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, ColumnStatistics]:
+def _split_texts(
+    texts: pa.Array, statistics: ColumnStatistics
+) -> tuple[pa.Array, ColumnStatistics]:
     """Return the values inside texts, and the statistics with lengths, separator and form of time.
 
     Texts without a separator are the values themselves.
@@ -154,13 +160,13 @@ def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, Co
         mean_length = float(vector_size)
     elif separator == "json":
         values = split_json_lists(texts.cast(pa.string())).flatten().drop_null()
-        mean_length = len(values) / max(found.num_rows, 1)
+        mean_length = len(values) / max(statistics.num_rows, 1)
     elif separator:
         parts = pc.split_pattern(texts.cast(pa.string()), separator)
         mean_length = float(pc.mean(pc.list_value_length(parts)).as_py())
         values = parts.flatten()
     return values, replace(
-        found,
+        statistics,
         mean_length=mean_length,
         separator=separator,
         mean_chars=mean_chars,
@@ -169,24 +175,24 @@ def _split_texts(texts: pa.Array, found: ColumnStatistics) -> tuple[pa.Array, Co
     )
 
 
-def _with_numbers(found: ColumnStatistics, values: pa.Array) -> ColumnStatistics:
+def _with_numbers(statistics: ColumnStatistics, values: pa.Array) -> ColumnStatistics:
     """Return the statistics with those of numbers: their range, medians, signs and zeros."""
-    found = replace(found, is_whole=pt.is_integer(values.type))
+    statistics = replace(statistics, is_whole=pt.is_integer(values.type))
     if not len(values) or not (pt.is_integer(values.type) or pt.is_floating(values.type)):
-        return found
+        return statistics
     x = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     finite = np.isfinite(x)
     x, non_finite_share = x[finite], 1 - float(finite.mean())
     if not len(x):
-        return replace(found, non_finite_share=non_finite_share)
+        return replace(statistics, non_finite_share=non_finite_share)
     low, zero_share = float(x.min()), float((x == 0).mean())
-    is_whole = bool((x == np.rint(x)).all()) and not is_seconds(found.type)
+    is_whole = bool((x == np.rint(x)).all()) and not is_seconds(statistics.type)
     first, last = np.quantile(x, [0.01, 0.99])
-    is_named = sounds_like_time(found.name)
+    is_named = sounds_like_time(statistics.name)
     may_be_times = is_whole and (low >= 0 or is_named)
     share = NAMED_TIMES if is_named else 1.0
     return replace(
-        found,
+        statistics,
         low=low,
         high=float(x.max()),
         median=float(np.median(x)),

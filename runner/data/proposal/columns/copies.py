@@ -21,7 +21,7 @@ def drop_copies(
     table: pa.Table,
     columns: Sequence[ColumnStatistics],
     roles: Mapping[str, Role],
-    kept: Collection[str],
+    hinted: Collection[str],
 ) -> dict[str, Role]:
     """Return the roles of columns whose values are those of another column under other names.
 
@@ -33,14 +33,14 @@ def drop_copies(
         table: a sample of the rows.
         columns: its statistics.
         roles: of all columns.
-        kept: names of columns that the user wants as they are.
+        hinted: names of columns that the user wants as they are.
     """
     first: dict[bytes, str] = {}
     dropped: dict[str, Role] = {}
 
     def rank(f: ColumnStatistics) -> tuple[bool, bool, bool]:
         is_group = QUERY.fullmatch(f.name) or USER.fullmatch(f.name)
-        return f.name not in kept, not is_group, is_text(f.type)
+        return f.name not in hinted, not is_group, is_text(f.type)
 
     for f in sorted(columns, key=rank):
         is_list = f.separator or pt.is_nested(f.type)
@@ -49,7 +49,7 @@ def drop_copies(
         if not 1 < f.num_distinct <= MOST_DISTINCT * f.num_rows:
             continue
         other = first.setdefault(_hash_pattern(table[f.name]), f.name)
-        if other != f.name and f.name not in kept:
+        if other != f.name and f.name not in hinted:
             reason = f"says the same as {other}; --categorical {f.name} makes a feature of it"
             dropped[f.name] = Role("", reason)
     return dropped

@@ -44,12 +44,12 @@ def _describe_single_events(
     lists = [f for f in columns if f.separator != "json" and not f.vector_size]
     lists = [f for f in lists if is_list(f.type) or f.separator]
     if lists:
-        name, own = repr(lists[0].name), repr(item)
+        name, key = repr(lists[0].name), repr(item)
         split = f".str.split({lists[0].separator!r})" if lists[0].separator else ""
         note += (
-            f"; where {lists[0].name} has them, with pandas, `t[{own}] = [[*(h if hasattr(h, "
-            f"'__len__') else ()), i] for h, i in zip(t[{name}]{split}, t[{own}])]; t = t.explode("
-            f"{own}, ignore_index=True).drop(columns={name}); t.assign(step=t.index)"
+            f"; where {lists[0].name} has them, with pandas, `t[{key}] = [[*(h if hasattr(h, "
+            f"'__len__') else ()), i] for h, i in zip(t[{name}]{split}, t[{key}])]; t = t.explode("
+            f"{key}, ignore_index=True).drop(columns={name}); t.assign(step=t.index)"
             ".to_parquet('events.parquet')` makes them events, and `python -m runner schema "
             f"events.parquet --user {user} --item {item} --time step` reads those"
         )

@@ -42,7 +42,7 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
         sample: rows of the table.
         names: the columns that are taken as numbers.
     """
-    found = {}
+    codes = {}
     for name in names:
         column = sample[name].combine_chunks().drop_null()
         type_ = column.type
@@ -50,12 +50,12 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
             x_R = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             code = _find_missing_code(x_R[np.isfinite(x_R)])
             if code is not None:
-                found[name] = code, float((x_R == code).sum()) / max(1, sample.num_rows)
-    if not found:
+                codes[name] = code, float((x_R == code).sum()) / max(1, sample.num_rows)
+    if not codes:
         return []
-    listed = ", ".join(f"{n} ({code:g} in {share:.1%})" for n, (code, share) in found.items())
-    name, (code, _) = next(iter(found.items()))
-    shares = {n: share for n, (other, share) in found.items() if other == code}
+    listed = ", ".join(f"{n} ({code:g} in {share:.1%})" for n, (code, share) in codes.items())
+    name, (code, _) = next(iter(codes.items()))
+    shares = {n: share for n, (other, share) in codes.items() if other == code}
     if np.sum(np.array(list(shares.values())) >= 0.5) >= LEAST_ITEMS:
         first, last = (sample.column_names.index(n) for n in (name, list(shares)[-1]))
         return [
@@ -77,11 +77,11 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
 def _find_missing_code(x_R: np.ndarray) -> float | None:
     """Return the lowest or highest number if it looks like a code for missing values, else None."""
     values_V, counts_V = np.unique(x_R, return_counts=True)
-    for at, others in ((0, slice(1, None)), (-1, slice(None, -1))):
+    for at, rest in ((0, slice(1, None)), (-1, slice(None, -1))):
         is_frequent = counts_V.size > 3 and counts_V[at] >= max(LEAST_ROWS, LEAST_SHARE * x_R.size)
         if not is_frequent:
             continue
-        code, low, high = values_V[at], values_V[others][0], values_V[others][-1]
+        code, low, high = values_V[at], values_V[rest][0], values_V[rest][-1]
         is_nines = abs(code) >= 99 and not f"{abs(code):.0f}".strip("9") and code % 1 == 0
         gap = max(low - code, code - high)
         if is_nines and (gap > high - low or code < 0 <= low):
@@ -102,17 +102,17 @@ def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
         sample: rows of the table.
         names: the columns that are taken as numbers.
     """
-    found = []
+    likely = []
     for name in names:
         column = sample[name].combine_chunks().drop_null()
         if pt.is_floating(column.type):
             x_R = np.abs(column.to_numpy(zero_copy_only=False))
             if _may_be_thousands(x_R[np.isfinite(x_R)]):
-                found.append(name)
-    if not found:
+                likely.append(name)
+    if not likely:
         return []
     return [
-        f"{', '.join(found)}: fractions of three digits beside whole numbers below 1,000 may have "
+        f"{', '.join(likely)}: fractions of three digits beside whole numbers below 1,000 may have "
         "a point between thousands, and be 1234 where they are read as 1.234; of a text file, "
         "`input: amount_comma` beside it in the YAML reads them so"
     ]
@@ -195,15 +195,15 @@ def describe_numbered_histories(
     ids = [f for f in columns if is_single_id(roles[f.name]) and roles[f.name].name in FEATURES]
     by_stem: dict[str, list[ColumnStatistics]] = {}
     for f in ids:
-        if (found := _NUMBERED.fullmatch(f.name)) and HISTORY.search(found[1]):
-            by_stem.setdefault(found[1], []).append(f)
+        if (match := _NUMBERED.fullmatch(f.name)) and HISTORY.search(match[1]):
+            by_stem.setdefault(match[1], []).append(f)
     notes = []
     for stem, parts in by_stem.items():
-        held = _unique_ids(sample, *(f.name for f in parts))
-        others = [f for f in ids if f not in parts and is_text(f.type) == is_text(parts[0].type)]
+        pooled = _unique_ids(sample, *(f.name for f in parts))
+        singles = [f for f in ids if f not in parts and is_text(f.type) == is_text(parts[0].type)]
         shares = {
-            f.name: pc.mean(pc.is_in(held, _unique_ids(sample, f.name)).cast(pa.int8())).as_py()
-            for f in others
+            f.name: pc.mean(pc.is_in(pooled, _unique_ids(sample, f.name)).cast(pa.int8())).as_py()
+            for f in singles
         }
         item = max(shares, key=lambda name: shares[name] or 0.0, default=None)
         if len(parts) < FEWEST_PLACES or item is None or (shares[item] or 0) < LEAST_HELD:
@@ -229,8 +229,8 @@ def _unique_ids(sample: pa.Table, *names: str) -> pa.Array:
     """Return the distinct ids of columns without 0, which stands for no id."""
     is_number = not is_text(unpacked_type(sample[names[0]].type))
     type_ = pa.float64() if is_number else pa.string()
-    found = pa.chunked_array([c for n in names for c in sample[n].cast(type_, safe=False).chunks])
-    unique = pc.unique(found).drop_null()
+    ids = pa.chunked_array([c for n in names for c in sample[n].cast(type_, safe=False).chunks])
+    unique = pc.unique(ids).drop_null()
     return unique.filter(pc.not_equal(unique, 0)) if is_number else unique
 
 

@@ -21,7 +21,7 @@ LEAST_APART = 0.9  # share of events with a value that no other event of the use
 
 
 def find_finer_time(
-    table: pa.Table, user: str, time: str, others: Sequence[ColumnStatistics]
+    table: pa.Table, user: str, time: str, candidates: Sequence[ColumnStatistics]
 ) -> tuple[str, list[str]]:
     """Return a column that orders a user's events if they all have one time, and a note on it.
 
@@ -32,7 +32,7 @@ def find_finer_time(
         table: a sample of the events.
         user: the column of users.
         time: the column of times.
-        others: columns that have no part in an event.
+        candidates: columns that have no part in an event.
     """
     users_R = value_codes(table[user])
     several_R = (np.bincount(users_R)[users_R] > 1) & table[user].is_valid().to_numpy()
@@ -48,24 +48,24 @@ def find_finer_time(
     times = np.bincount(pairs(time)[:, 0])
     if (times[users_S] == 1).mean() < MOST_TIED:
         return "", []
-    found = [
+    names = [
         f.name
-        for f in others
+        for f in candidates
         if may_order(f) and not f.missing_share and len(pairs(f.name)) >= LEAST_APART * len(users_S)
     ]
     why = (
         f"{time}: for most {user} all events have the same time, and a history holds only those "
         "of earlier times"
     )
-    if len(found) == 1:
-        return found[0], [
-            f"{why}: {found[0]} is used for the order instead; --time {time} uses {time} all the "
+    if len(names) == 1:
+        return names[0], [
+            f"{why}: {names[0]} is used for the order instead; --time {time} uses {time} all the "
             "same"
         ]
     return "", [
         f"{why}, so nearly all histories would be empty: --time NAME names the column that orders "
         "the events, such as "
-        f"{' or '.join(found) or 'the number of each row, where rows are in order'}"
+        f"{' or '.join(names) or 'the number of each row, where rows are in order'}"
     ]
 
 

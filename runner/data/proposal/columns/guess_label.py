@@ -52,11 +52,11 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     """Return the columns that look like labels, of which one is taken, and why."""
     names = [f.name for f in columns]
     columns = [f for f in columns if not is_year(f.name, names)]
-    columns = [f for f in columns if is_binary(f) or not is_coordinate(f.name, names, beside="xz")]
-    named = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
+    columns = [f for f in columns if is_binary(f) or not is_coordinate(f.name, names, axes="xz")]
+    label_like = [f for f in columns if is_outcome(f.name) or is_rating(f.name)]
     complete = [f for f in columns if not f.missing_share]
-    if not any(f in complete for f in named if is_binary(f) or f.low is not None):
-        complete += [f for f in named if f.missing_share < 1]
+    if not any(f in complete for f in label_like if is_binary(f) or f.low is not None):
+        complete += [f for f in label_like if f.missing_share < 1]
     outcomes = [f.name for f in complete if is_binary(f) and is_outcome(f.name)]
     ratings = [
         f.name
@@ -65,13 +65,15 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     ]
     has_queries = any(QUERY.fullmatch(f.name) for f in columns)
     graded = [f.name for f in complete if _may_be_graded(f, has_queries=has_queries)]
-    if found := list(dict.fromkeys(outcomes + ratings + graded)):
-        return found, "named like a label"
+    if likely := list(dict.fromkeys(outcomes + ratings + graded)):
+        return likely, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
     sold = [f for f in complete if is_amount_sold(f.name) and f.low is not None]
-    if found := [f.name for f in sold if not (is_binary(f) or pt.is_nested(f.type) or f.separator)]:
-        return found, "called as an amount that was sold"
+    if likely := [
+        f.name for f in sold if not (is_binary(f) or pt.is_nested(f.type) or f.separator)
+    ]:
+        return likely, "called as an amount that was sold"
     plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
     plain = [n for n in plain if guess_kind(n) != "id"]
     flags = [n for n in plain if split_words(n)[0] in ("is", "has")]
@@ -83,8 +85,8 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     single = [f for f in complete if not (pt.is_nested(f.type) or f.separator)]
     measured = [f for f in single if f.low is not None]
     measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
-    found = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
-    return found[:1], "named like a label"
+    likely = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
+    return likely[:1], "named like a label"
 
 
 def holds_grades(f: ColumnStatistics) -> bool:
@@ -129,12 +131,12 @@ def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
     Empty for ratings and counts, whose other values are not mistakes.
     """
     rows = dict(f.counts)
-    others = {value: rows[value] for value in sorted(rows) if value not in (0, 1)}
+    stray = {value: rows[value] for value in sorted(rows) if value not in (0, 1)}
     is_counted = {2, 3} <= set(rows) or rows.get(2, 0) > COUNTED_SHARE * rows.get(1, 0)
-    fractions = sum(others[value] for value in others if value % 1)
+    fractions = sum(stray[value] for value in stray if value % 1)
     if not is_mostly_binary(f) or is_counted or fractions > FRACTION_SHARE * rows[1]:
         return {}
-    return {} if is_rating(f.name) or guess_kind(f.name) == "quantity" else others
+    return {} if is_rating(f.name) or guess_kind(f.name) == "quantity" else stray
 
 
 def is_mostly_binary(f: ColumnStatistics) -> bool:

@@ -183,9 +183,9 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
         return Role(
             "", "a probability that future rows lack; a column of its inverse may be the --weight"
         )
-    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
+    is_named_id = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
     # a sample of a large table has most of its users once
-    most_distinct = (0.99 if named else 0.9) * f.num_rows * (1 - f.missing_share)
+    most_distinct = (0.99 if is_named_id else 0.9) * f.num_rows * (1 - f.missing_share)
     if is_text(f.type):
         are_ids = all(any(map(str.isdigit, text)) for text in f.examples) or HISTORY.search(f.name)
         if f.separator == " " and f.mean_length > 12 and not are_ids:
@@ -211,7 +211,9 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if f.num_distinct > most_distinct:
         if f.num_rows > MANY_ROWS:
             return Role("carried", UNIQUE_REASON)
-        if reason == DOUBT_REASON and not named:  # as an id it could not generalise to other rows
+        if (
+            reason == DOUBT_REASON and not is_named_id
+        ):  # as an id it could not generalise to other rows
             return Role("numeric", UNIQUE_REASON, propose_numeric(f))
     return _as_ids(f, reason)
 

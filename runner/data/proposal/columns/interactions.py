@@ -60,48 +60,50 @@ class EventColumns:
 
 
 def find_event_columns(
-    columns: Sequence[ColumnStatistics], given: Mapping[str, str | None], *, must: bool
+    columns: Sequence[ColumnStatistics], named: Mapping[str, str | None], *, must: bool
 ) -> EventColumns | None:
     """Return the columns of user, item and time; None if the table does not look like events.
 
     Args:
         columns: all of the table.
-        given: `user`, `item` and `time`, as far as a user has named them.
+        named: `user`, `item` and `time`, as far as a user has named them.
         must: whether it is known that the table has interactions.
 
     Raises:
         UnclearColumnError: if several columns may be the same part, and the others are clear.
         UserError: if it must have interactions and a part is not found.
     """
-    found: dict[str, list[str]] = {}
+    candidates: dict[str, list[str]] = {}
     for part in ("user", "item", "time"):
-        name = given.get(part)
-        found[part] = [name] if name else [f.name for f in find_event_parts(columns, part)]
-    taken = {names[0] for names in found.values() if len(names) == 1}
-    rating = next((f.name for f in columns if f.name not in taken and _may_be_rating(f)), None)
+        name = named.get(part)
+        candidates[part] = [name] if name else [f.name for f in find_event_parts(columns, part)]
+    used = {names[0] for names in candidates.values() if len(names) == 1}
+    rating = next((f.name for f in columns if f.name not in used and _may_be_rating(f)), None)
     for part, other in (("item", "user"), ("user", "item")):
-        if not found[part] and len(found[other]) == 1 and found["time"]:
+        if not candidates[part] and len(candidates[other]) == 1 and candidates["time"]:
             # if the names of a table of events do not say more, any other id
-            rest = [f for f in columns if f.name not in {*taken, *found["time"], rating}]
-            found[part] = _unnamed_ids(rest, part) if len(rest) < 3 or must else []
-    if must and not found["time"]:
-        free = [f for f in columns if f.name not in taken and not pt.is_nested(f.type)]
+            rest = [f for f in columns if f.name not in {*used, *candidates["time"], rating}]
+            candidates[part] = _unnamed_ids(rest, part) if len(rest) < 3 or must else []
+    if must and not candidates["time"]:
+        free = [f for f in columns if f.name not in used and not pt.is_nested(f.type)]
         times = [f.name for f in free if f.time_form in TIME_FORMS and is_time_of_row(f.name)]
-        found["time"] = times if len(times) == 1 else []
-    if len(found["time"]) > 1:
-        several = [f for f in columns if f.name in found["time"]]
+        candidates["time"] = times if len(times) == 1 else []
+    if len(candidates["time"]) > 1:
+        several = [f for f in columns if f.name in candidates["time"]]
         several = [f for f in several if not f.missing_share] or several
         most = max(f.num_distinct for f in several)
         fine = [f.name for f in several if f.num_distinct > FINE_SHARE * most]
         exact = [n for n in fine if not n.endswith(("_ms", "_s"))]
-        found["time"] = (exact or fine)[:1]
-    if all(found.values()):
-        for part, names in found.items():
+        candidates["time"] = (exact or fine)[:1]
+    if all(candidates.values()):
+        for part, names in candidates.items():
             if len(names) > 1:
                 raise UnclearColumnError(part, names)
-        return EventColumns(found["user"][0], found["item"][0], found["time"][0], rating)
+        return EventColumns(
+            candidates["user"][0], candidates["item"][0], candidates["time"][0], rating
+        )
     if must:
-        missing = [part for part, names in found.items() if not names]
+        missing = [part for part, names in candidates.items() if not names]
         in_order = "; the number of each row will do where rows are in order"
         raise UserError(
             f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
@@ -121,8 +123,8 @@ def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[Col
         users = [f for f in columns if USER.fullmatch(f.name[table:]) and _is_id(f)]
         sessions = [f for f in columns if SESSION.fullmatch(f.name[table:]) and _is_id(f)]
         are_rare = all(f.missing_share > MOST_UNKNOWN for f in users)  # visitors have no id
-        whole = [f for f in sessions if not f.missing_share]
-        return whole if are_rare and whole else users or sessions
+        complete = [f for f in sessions if not f.missing_share]
+        return complete if are_rare and complete else users or sessions
     if part == "item":
         return [f for f in columns if names_item(f.name[table:]) and _is_id(f)]
     times = [f for f in columns if is_time(f) and is_time_of_row(f.name[table:])]
@@ -131,47 +133,47 @@ def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[Col
 
 
 def propose_declaration(
-    found: EventColumns, columns: Sequence[ColumnStatistics]
+    events: EventColumns, columns: Sequence[ColumnStatistics]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the content of `interactions`, and notes on what it means."""
     by_name = {f.name: f for f in columns}
-    declared: dict[str, Any] = {"user": found.user, "item": found.item, "time": found.time}
-    form, notes = by_name[found.time].time_form, []
+    declared: dict[str, Any] = {"user": events.user, "item": events.item, "time": events.time}
+    form, notes = by_name[events.time].time_form, []
     if form in TIME_FORMS[1:]:
         declared["time_unit"] = form
-    if found.rating:
-        f = by_name[found.rating]
+    if events.rating:
+        f = by_name[events.rating]
         low, high = f.low or 0.0, f.high or 1.0
         middle = (low + high) / 2
         positive = high if is_binary(f) else float(int(middle) + 1)
-        declared |= {"rating": found.rating, "positive": positive}
+        declared |= {"rating": events.rating, "positive": positive}
         notes.append(
-            f"events with {found.rating} below {positive:g} are left out; interactions.positive "
+            f"events with {events.rating} below {positive:g} are left out; interactions.positive "
             "sets another bound, interactions.below=negative keeps them as rows of label 0"
         )
     return declared | {"max_length": MAX_LENGTH, "train_on": TRAIN_ON}, notes
 
 
 def whole_number_ids(
-    found: EventColumns, columns: Sequence[ColumnStatistics], written: Collection[str]
+    events: EventColumns, columns: Sequence[ColumnStatistics], written: Collection[str]
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of users and items that are whole numbers, which text files do not say.
 
     As texts they would be hashed, and recommended items could not be named.
 
     Args:
-        found: the columns of an event.
+        events: the columns of an event.
         columns: all of them.
         written: columns of whole numbers such as 12.0.
     """
-    whole = {f.name for f in columns if pt.is_integer(f.type)} | set(written)
+    integers = {f.name for f in columns if pt.is_integer(f.type)} | set(written)
     settings = {"encode": "vocabulary", "input": "integer"}
-    return {name: settings for name in (found.user, found.item) if name in whole}
+    return {name: settings for name in (events.user, events.item) if name in integers}
 
 
-def event_roles(found: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
+def event_roles(events: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
     """Return the role of each column: part of an event, or left out."""
-    parts = {found.user: "user", found.item: "item", found.time: "time", found.rating: "rating"}
+    parts = {events.user: "user", events.item: "item", events.time: "time", events.rating: "rating"}
     unused = "not used; interactions.sequences adds ids to the histories"
     kinds = (
         "perhaps the type of an event: interactions.events predicts some types only, with "
@@ -223,33 +225,33 @@ def choose_events(
         notes: gets a sentence on the task that is proposed, and how to get the other one.
     """
     must = hints.task == "next_item" or bool(hints.user or hints.item)
-    named = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
-    free = [f for f in columns if f.name not in named]
-    given = {"user": hints.user, "item": hints.item, "time": hints.time}
+    in_other_roles = {*hints.labels, *hints.numeric, *hints.categorical, *hints.drop, hints.weight}
+    free = [f for f in columns if f.name not in in_other_roles]
+    hinted = {"user": hints.user, "item": hints.item, "time": hints.time}
     labels = hints.labels or find_label_candidates(free)[0]
     if hints.task in ("label", "regression", "classes") or (labels and not must):
-        if hints.task is None and all(_has_part(free, given)):
+        if hints.task is None and all(_has_part(free, hinted)):
             notes.append(
                 f"task: predict {', '.join(labels)} from the other columns of each row; --task "
                 "next_item proposes to predict the next item from each user's history instead"
             )
         return None
-    events = find_event_columns(free, given, must=must)
+    events = find_event_columns(free, hinted, must=must)
     if events is not None:
-        taken = (events.user, events.item, events.time, events.rating)
+        event_columns = (events.user, events.item, events.time, events.rating)
         if not hints.user:
             notes += [
                 f"{f.name}: is missing in {f.missing_share:.1%} of the events, so each "
                 f"{events.user} has a history instead; --user {f.name} makes histories of the "
                 "events that have it"
                 for f in free
-                if USER.fullmatch(f.name) and f.name not in taken and f.missing_share < 1
+                if USER.fullmatch(f.name) and f.name not in event_columns and f.missing_share < 1
             ]
         if not hints.time:
-            others = [f for f in free if f.name not in taken]
-            finer, found = find_finer_time(table, events.user, events.time, others)
+            free_columns = [f for f in free if f.name not in event_columns]
+            finer, order_notes = find_finer_time(table, events.user, events.time, free_columns)
             events = replace(events, time=finer or events.time)
-            notes += found
+            notes += order_notes
         notes += describe_events(table, (events.user, events.item, events.time), free)
         other = f"--label {labels[0]} proposes to predict it instead" if labels else ""
         other = other or "--label NAME proposes to predict a column instead"
@@ -257,9 +259,9 @@ def choose_events(
             f"task: predict the next item ({events.item}) of each user ({events.user}) in the "
             f"order of {events.time}; {other}"
         )
-    elif (has := _has_part(free, given)) == [True, False, True]:
+    elif (has := _has_part(free, hinted)) == [True, False, True]:
         parts = {f.name for part in ("user", "time") for f in find_event_parts(free, part)}
-        free = [f for f in free if f.name not in {*parts, *given.values()}]
+        free = [f for f in free if f.name not in {*parts, *hinted.values()}]
         if ids := _unnamed_ids(free, "item")[:MOST_NAMED]:
             more = f"; or name {', '.join(ids[1:])}" if ids[1:] else ""
             notes.append(
@@ -276,7 +278,7 @@ def choose_events(
     return events
 
 
-def _has_part(columns: Sequence[ColumnStatistics], given: Mapping[str, str | None]) -> list[bool]:
+def _has_part(columns: Sequence[ColumnStatistics], named: Mapping[str, str | None]) -> list[bool]:
     """Return whether there is a user, an item and a time."""
     parts = ("user", "item", "time")
-    return [bool(given[part]) or bool(find_event_parts(columns, part)) for part in parts]
+    return [bool(named[part]) or bool(find_event_parts(columns, part)) for part in parts]

@@ -95,9 +95,9 @@ def draw_judging_sample(
     """
     table = sample
     if sample.num_rows > MOST_ROWS:
-        drawn = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
-        drawn = np.sort(drawn)
-        table, seconds_R = sample.take(drawn), None if seconds_R is None else seconds_R[drawn]
+        rows = np.random.default_rng(0).choice(sample.num_rows, MOST_ROWS, replace=False)
+        rows = np.sort(rows)
+        table, seconds_R = sample.take(rows), None if seconds_R is None else seconds_R[rows]
         is_whole = False
     late_R = np.arange(table.num_rows) % 2 != 0
     if seconds_R is not None and (later_R := seconds_R > np.nanmedian(seconds_R)).any():
@@ -108,16 +108,16 @@ def draw_judging_sample(
 
 def _read_labels(table: pa.Table, roles: Mapping[str, Role]) -> list[np.ndarray]:
     """Return each label, or class of one, as 0 and 1; of a number, 1 is above the median."""
-    found = []
+    labels = []
     for name, role in roles.items():
         if role.name != "labels":
             continue
         if is_number(role):
             y_R = read_number_label(table[name], role)
-            found.append(np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R)))
+            labels.append(np.where(np.isnan(y_R), np.nan, y_R > np.nanmedian(y_R)))
         else:
-            found += read_binary_labels(table[name], name, dict(role.settings)).values()
-    return found
+            labels += read_binary_labels(table[name], name, dict(role.settings)).values()
+    return labels
 
 
 def is_number(role: Role) -> bool:

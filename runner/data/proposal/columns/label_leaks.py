@@ -59,8 +59,8 @@ def _rates_auc(values: pa.Array, label_R: np.ndarray) -> float:
     if not 0 < prior < 1 or len(y_R) < 100:
         return 0.5
     counts = np.bincount(codes_R[::2], minlength=size)
-    ones = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
-    rates_R = ((ones + prior) / (counts + 1))[codes_R[1::2]]
+    positives = np.bincount(codes_R[::2], weights=y_R[::2], minlength=size)
+    rates_R = ((positives + prior) / (counts + 1))[codes_R[1::2]]
     return rank_auc(rates_R, y_R[1::2])
 
 
@@ -175,8 +175,8 @@ def chance_error(y_R: np.ndarray) -> float:
     Args:
         y_R: [R] labels, 0 or 1, of both kinds.
     """
-    ones = float(y_R.sum())
-    return float(((len(y_R) + 1) / (12 * ones * (len(y_R) - ones))) ** 0.5)
+    num_positive = float(y_R.sum())
+    return float(((len(y_R) + 1) / (12 * num_positive * (len(y_R) - num_positive))) ** 0.5)
 
 
 def tells_by_order(x_R: np.ndarray, label_R: np.ndarray) -> bool:

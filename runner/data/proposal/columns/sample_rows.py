@@ -38,27 +38,27 @@ def sample_rows(
 
     They are in the order of the files.
     """
-    found: list[tuple[int, pa.Table]] = []
+    numbered: list[tuple[int, pa.Table]] = []
     wrong: dict[str, list[pa.Array]] = {}
     malformed: list[str] = []
     count = 0
     parts = _sample_tables(files, format_, text_format, schema, malformed)
     for number, table, invalid_values in parts:
-        found.append((number, table.slice(0, SAMPLE_ROWS - count)))
+        numbered.append((number, table.slice(0, SAMPLE_ROWS - count)))
         for name, texts in invalid_values.items():
             wrong.setdefault(name, []).append(texts.slice(0, SAMPLE_ROWS - count).drop_null())
-        count += found[-1][1].num_rows
+        count += numbered[-1][1].num_rows
         if count >= SAMPLE_ROWS:
             break
-    tables = [table for _, table in sorted(found, key=lambda pair: pair[0])]
+    tables = [table for _, table in sorted(numbered, key=lambda pair: pair[0])]
     wrong_texts = {name: pa.concat_arrays(arrays) for name, arrays in wrong.items()}
-    others = [
+    retyped = [
         pa.field(name, pa.string() if _all_match(texts, r"^\s*[+-]?\d+\s*$") else pa.float64())
         for name, texts in wrong_texts.items()
         if pt.is_integer(schema.field(name).type) and _all_match(texts, NUMBER_PATTERN)
     ]
-    if others:  # the first rows, from which the types are guessed, had no fraction or long id
-        for field in others:
+    if retyped:  # the first rows, from which the types are guessed, had no fraction or long id
+        for field in retyped:
             schema = schema.set(schema.get_field_index(field.name), field)
         return sample_rows(files, format_, text_format, schema)
     if not tables:
@@ -86,20 +86,20 @@ def _sample_tables(
     Args:
         malformed: gets lines that make no row.
     """
-    own = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
+    file_schema = pa.schema([schema.field(name) for name in columns_in_file(schema, schema.names)])
     spread = _spread(len(files))
     places = spread[:3]
-    has_partitions = len(own) < len(schema)
+    has_partitions = len(file_schema) < len(schema)
     if has_partitions:  # or the columns of folders would have three values
         folders = list({tuple(f.partitions.items()): n for n, f in enumerate(files)}.values())
         places += folders[:: len(folders) // SAMPLE_PLACES + 1]
     share = -(-SAMPLE_ROWS // len(set(places)))
     for number in dict.fromkeys([*places, *spread]):
         file, left = files[number], share if has_partitions else SAMPLE_ROWS
-        for whole, invalid_values in _sample_file(
-            file, format_, text_format, own, share, malformed
+        for piece, invalid_values in _sample_file(
+            file, format_, text_format, file_schema, share, malformed
         ):
-            table = append_partitions(whole.slice(0, left), file, schema, schema.names)
+            table = append_partitions(piece.slice(0, left), file, schema, schema.names)
             yield number, table, {n: texts.slice(0, left) for n, texts in invalid_values.items()}
             left -= table.num_rows
             if not left:
@@ -144,7 +144,7 @@ def _sample_file(
             if len(malformed) >= SAMPLE_ROWS:  # it is written in another way
                 return
         return
-    found, room = {}, SAMPLE_TEXT_BYTES
+    tables, room = {}, SAMPLE_TEXT_BYTES
     # read as dictionaries: a small file with repeated values may hold any amount of text
     texts = [f.name for f in schema if is_text(f.type) and not is_nested(schema, f.name)]
     with open_parquet_file(file, texts) as opened:
@@ -159,12 +159,12 @@ def _sample_file(
                 table = unpack_columns(pa.Table.from_batches([batch]))
                 end_R = _text_bytes(table).cumsum()
                 within = int(np.searchsorted(end_R, min(room, SAMPLE_TEXT_BYTES // 3), "right"))
-                found[group] = decode_dictionaries(table.slice(0, max(1, within)))
+                tables[group] = decode_dictionaries(table.slice(0, max(1, within)))
                 room -= int(end_R[:within].max(initial=0))
                 left -= batch.num_rows
             if not left or room <= 0:
                 break
-    yield from ((found[group], {}) for group in sorted(found))
+    yield from ((tables[group], {}) for group in sorted(tables))
 
 
 def _text_bytes(table: pa.Table) -> np.ndarray:

@@ -54,52 +54,52 @@ class Sample:
             name: of the column.
             is_number: whether its texts are numbers; None: if they look like it.
         """
-        column, found = self.table[name], None
+        column, statistics = self.table[name], None
         if is_number is not False:
-            found = compute_amount_statistics(column, name, is_number=bool(is_number))
-        if found is None and self.decimal == "," and pt.is_string(column.type):
+            statistics = compute_amount_statistics(column, name, is_number=bool(is_number))
+        if statistics is None and self.decimal == "," and pt.is_string(column.type):
             values = column.drop_null()
             if pc.all(pc.match_substring_regex(values, _COMMA_VECTOR)).as_py() and len(values):
                 column = pc.replace_substring(column, ",", ".")  # as it is read then
-        found = found or compute_statistics(column, name)
+        statistics = statistics or compute_statistics(column, name)
         wrong = self.wrong_texts.get(name)
         if wrong is None:
-            return found
-        share = len(wrong) / max(found.num_rows, 1)
+            return statistics
+        share = len(wrong) / max(statistics.num_rows, 1)
         words = tuple(sorted(map(str, pc.unique(wrong).to_pylist())))
-        looks_like_it = not found.is_whole or guess_kind(name) == "quantity"
+        looks_like_it = not statistics.is_whole or guess_kind(name) == "quantity"
         may_be_missing = looks_like_it if is_number is None else is_number
-        may_be_missing &= found.low is not None and share >= LEAST_WORDS
+        may_be_missing &= statistics.low is not None and share >= LEAST_WORDS
         if may_be_missing and are_words(words):
             form = AMOUNT_FORMS[self.decimal == ","]
-            return replace(found, amounts=Amounts(form, "", words), word_share=share)
+            return replace(statistics, amounts=Amounts(form, "", words), word_share=share)
         return replace(
-            found,
-            missing_share=found.missing_share - share,
+            statistics,
+            missing_share=statistics.missing_share - share,
             wrong_texts=_first_texts(wrong),
             num_wrong=len(wrong),
         )
 
 
-def count_other_splits(f: ColumnStatistics, others: Sequence[Sample]) -> ColumnStatistics:
+def count_other_splits(f: ColumnStatistics, samples: Sequence[Sample]) -> ColumnStatistics:
     """Return a column's statistics with the bad and missing values of other splits' samples.
 
     A column that is missing only there needs a default, too.
     """
-    for other in others:
-        found = other.compute_statistics(f.name, is_number=None if f.amounts else False)
+    for other in samples:
+        other_f = other.compute_statistics(f.name, is_number=None if f.amounts else False)
         num_rows = f.num_rows + f.num_elsewhere
-        num_missing = f.missing_share * num_rows + found.missing_share * found.num_rows
-        if f.amounts and found.amounts:
-            words = sorted({*f.amounts.missing, *found.amounts.missing})
+        num_missing = f.missing_share * num_rows + other_f.missing_share * other_f.num_rows
+        if f.amounts and other_f.amounts:
+            words = sorted({*f.amounts.missing, *other_f.amounts.missing})
             f = replace(f, amounts=replace(f.amounts, missing=tuple(words)))
         f = replace(
             f,
-            missing_share=num_missing / max(num_rows + found.num_rows, 1),
-            non_finite_share=max(f.non_finite_share, found.non_finite_share),
-            wrong_texts=tuple(dict.fromkeys((*f.wrong_texts, *found.wrong_texts)))[:MAX_WRONG],
-            num_wrong=f.num_wrong + found.num_wrong,
-            num_elsewhere=f.num_elsewhere + found.num_rows,
+            missing_share=num_missing / max(num_rows + other_f.num_rows, 1),
+            non_finite_share=max(f.non_finite_share, other_f.non_finite_share),
+            wrong_texts=tuple(dict.fromkeys((*f.wrong_texts, *other_f.wrong_texts)))[:MAX_WRONG],
+            num_wrong=f.num_wrong + other_f.num_wrong,
+            num_elsewhere=f.num_elsewhere + other_f.num_rows,
         )
     return f
 
@@ -151,9 +151,9 @@ def compute_amount_statistics(
     wrong = texts.filter(numbers.is_null()).drop_null()
     examples = pc.unique(known[:1000]).to_pylist()
     signed_first = sorted(examples, key=lambda text: (text[:1] + text[-1:]).isdigit())
-    found = compute_statistics(pa.chunked_array([numbers]), name)
+    statistics = compute_statistics(pa.chunked_array([numbers]), name)
     return replace(
-        found,
+        statistics,
         type=column.type,
         missing_share=texts.null_count / len(texts),
         wrong_texts=_first_texts(wrong),

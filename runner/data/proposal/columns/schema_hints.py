@@ -37,23 +37,23 @@ def _list_columns(names: Iterable[str]) -> str:
 def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a message for each mistake in the hints."""
     by_name = {f.name: f for f in columns}
-    given = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
-    given["--categorical"] = hints.categorical
-    given |= {"--weight": tuple(filter(None, [hints.weight]))}
-    for flag, one in (("--time", hints.time), ("--user", hints.user), ("--item", hints.item)):
-        given[flag] = tuple(filter(None, [one]))
+    names_by_flag = {"--label": hints.labels, "--numeric": hints.numeric, "--drop": hints.drop}
+    names_by_flag["--categorical"] = hints.categorical
+    names_by_flag |= {"--weight": tuple(filter(None, [hints.weight]))}
+    for flag, hint in (("--time", hints.time), ("--user", hints.user), ("--item", hints.item)):
+        names_by_flag[flag] = tuple(filter(None, [hint]))
     problems = [
         f"{flag} {name}: no such column{nearest_hint(name, by_name, 3) or _list_columns(by_name)}"
-        for flag, names in given.items()
+        for flag, names in names_by_flag.items()
         for name in names
         if name not in by_name
     ]
-    roles = [f for f in given if f not in ("--time", "--user", "--item")]
-    for name in dict.fromkeys(n for flag in roles for n in given[flag]):
-        if len(both := [flag for flag in roles if name in given[flag]]) > 1:
+    roles = [f for f in names_by_flag if f not in ("--time", "--user", "--item")]
+    for name in dict.fromkeys(n for flag in roles for n in names_by_flag[flag]):
+        if len(both := [flag for flag in roles if name in names_by_flag[flag]]) > 1:
             problems.append(f"{name}: is named by {' and '.join(both)}; give it one role")
     for flag in ("--numeric", "--weight"):
-        for f in (by_name[n] for n in given[flag] if n in by_name):
+        for f in (by_name[n] for n in names_by_flag[flag] if n in by_name):
             holds_lists = f.separator or is_list(f.type)
             if flag == "--weight" and f.amounts:
                 problems.append(f"{flag} {f.name}: has texts, such as {f.examples[0]!r}")
@@ -65,7 +65,7 @@ def find_wrong_hints(hints: Hints, columns: Sequence[ColumnStatistics]) -> list[
         f"{flag} {f.name}: has a list in each row, and an event has one {flag[2:]}; with pandas, "
         f"`t.explode({f.name!r})` makes a row of each"
         for flag in ("--user", "--item")
-        for f in (by_name[n] for n in given[flag] if n in by_name)
+        for f in (by_name[n] for n in names_by_flag[flag] if n in by_name)
         if is_list(f.type)
     ]
     time = by_name.get(hints.time) if hints.time else None

@@ -34,7 +34,7 @@ LEAST_PART = 0.05  # share of that gain that the buckets of one number must have
 
 
 def propose_buckets(
-    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
+    sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose buckets of numbers in a table with ids, where the label is not linear in them.
 
@@ -44,31 +44,31 @@ def propose_buckets(
     Args:
         sample: rows of the table.
         roles: of its columns.
-        taken: names that no id may have.
+        used_names: names that no id may have.
 
     Returns:
         Name -> settings of each id, and a note if there is one.
     """
     numeric = {n: r.settings for n, r in roles.items() if r.name == "numeric"}
-    numeric = {n: given for n, given in numeric.items() if "size" not in given}
+    numeric = {n: settings for n, settings in numeric.items() if "size" not in settings}
     ids = [name for name, role in roles.items() if is_single_id(role)]
     if not (numeric and ids) or has_classes(roles):
         return {}, []
     table = sample.table
     codes = sorted((value_codes(table[name]) for name in ids), key=lambda codes_R: codes_R.max())
-    x_by_name = {name: read_numbers(table[name], given) for name, given in numeric.items()}
-    found = {
+    x_by_name = {name: read_numbers(table[name], settings) for name, settings in numeric.items()}
+    candidates = {
         bent
         for label in sample.judged_labels()
         for bent in _find_bent(x_by_name, codes[:MOST_COLUMNS], label)
     }
-    bent = [name for name in numeric if name in found and f"{name}_bucket" not in taken]
+    bent = [name for name in numeric if name in candidates and f"{name}_bucket" not in used_names]
     if not bent:
         return {}, []
-    made = [f"{name}_bucket" for name in bent]
+    added = [f"{name}_bucket" for name in bent]
     note = (
-        f"the label does not rise or fall evenly with {', '.join(bent)}: {', '.join(made)}, in "
-        f"{BUCKETS} buckets, {'are' if len(made) > 1 else 'is'} proposed as well"
+        f"the label does not rise or fall evenly with {', '.join(bent)}: {', '.join(added)}, in "
+        f"{BUCKETS} buckets, {'are' if len(added) > 1 else 'is'} proposed as well"
     )
     more = {"encode": "bucketise", "buckets": BUCKETS}
     return {f"{n}_bucket": column_settings(n, numeric[n]) | more for n in bent}, [note]
@@ -91,8 +91,10 @@ def _find_bent(
     gain = auc_gain(straight, more, y_K, halves)
     if gain < max(LEAST_GAIN, CHANCE_GAIN / len(y_K) ** 0.5):
         return []
-    own = {name: gain_of_cells(codes_K, y_K, straight, halves) for name, codes_K in buckets.items()}
-    return [name for name in own if own[name] >= LEAST_PART * gain]
+    gains = {
+        name: gain_of_cells(codes_K, y_K, straight, halves) for name, codes_K in buckets.items()
+    }
+    return [name for name in gains if gains[name] >= LEAST_PART * gain]
 
 
 def standardise(x_K: np.ndarray) -> np.ndarray:

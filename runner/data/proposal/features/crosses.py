@@ -42,14 +42,14 @@ Slope = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def propose_crosses(
-    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
+    sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose crosses of two columns of single ids whose pairs of values predict the label.
 
     Args:
         sample: rows of the table.
         roles: of its columns.
-        taken: names that no cross may have.
+        used_names: names that no cross may have.
 
     Returns:
         Name -> settings of each cross, and a note on each.
@@ -57,22 +57,22 @@ def propose_crosses(
     codes_by_name = {n: value_codes(sample.table[n]) for n, r in roles.items() if is_single_id(r)}
     few = sorted(codes_by_name, key=lambda name: int(codes_by_name[name].max(initial=0)))
     codes_by_name = {n: c for n, c in codes_by_name.items() if n in few[:MOST_COLUMNS]}
-    found: dict[str, dict[str, Any]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     notes = []
     for label in sample.judged_labels():
         for first, second in _choose_pairs(codes_by_name, label):
             name = f"{first}_{second}"
-            if name in found or name in taken:
+            if name in proposed or name in used_names:
                 continue
             cells_R = _cells(codes_by_name[first], codes_by_name[second])
             num_cells = len(np.unique(cells_R))
             num_rows = 1 << int(np.ceil(np.log2(ROOM * num_cells)))
-            found[name] = {"cross": [first, second], "num_rows": num_rows}
+            proposed[name] = {"cross": [first, second], "num_rows": num_rows}
             notes.append(
                 f"{first} and {second} predict more together than each alone: their pairs are "
                 f"proposed as {name}"
             )
-    return found, notes
+    return proposed, notes
 
 
 def _cells(first_K: np.ndarray, second_K: np.ndarray) -> np.ndarray:
@@ -209,8 +209,8 @@ def auc_gain(
 ) -> float:
     """Return the gain in AUC of logits fitted to either half, each on the other half."""
     gains = [
-        rank_auc(more_K[judged], y_K[judged]) - rank_auc(x_K[judged], y_K[judged])
-        for judged, x_K, more_K in zip(halves[::-1], before, after)
+        rank_auc(more_K[held_out], y_K[held_out]) - rank_auc(x_K[held_out], y_K[held_out])
+        for held_out, x_K, more_K in zip(halves[::-1], before, after)
     ]
     return float(np.mean(gains))
 
@@ -225,7 +225,7 @@ def _gain_of_factors(
     """Return the AUC that a low-rank approximation of the cells' effects adds."""
     shape = int(first_K.max()) + 1, int(second_K.max()) + 1
     gains = []
-    for fitted, judged, x_K in zip(halves, halves[::-1], logits_by_half):
+    for fitted, held_out, x_K in zip(halves, halves[::-1], logits_by_half):
         cells_K = _cells(first_K, second_K)
         sums = [
             np.bincount(cells_K[fitted], weights=part_H, minlength=shape[0] * shape[1])
@@ -234,9 +234,9 @@ def _gain_of_factors(
         shares = sums[1] / (sums[1] + PRIOR)  # how far the prior shrinks an effect
         effects = sums[0] / (sums[1] + PRIOR) / shares.mean()
         u, scales, v = np.linalg.svd(effects.reshape(shape), full_matrices=False)
-        before = rank_auc(x_K[judged], y_K[judged])
+        before = rank_auc(x_K[held_out], y_K[held_out])
         for rank in RANKS:
             factors = (u[:, :rank] * scales[:rank]) @ v[:rank]
-            more_K = x_K[judged] + factors[first_K[judged], second_K[judged]]
-            gains.append(rank_auc(more_K, y_K[judged]) - before)
+            more_K = x_K[held_out] + factors[first_K[held_out], second_K[held_out]]
+            gains.append(rank_auc(more_K, y_K[held_out]) - before)
     return float(np.reshape(gains, (2, len(RANKS))).mean(0).max())

@@ -44,21 +44,21 @@ def describe_drift(sample: JudgingSample, roles: Mapping[str, Role], time: str) 
     for y_R in sample.labels:
         known = np.flatnonzero(~np.isnan(y_R) & ~np.isnan(seconds_R))
         known = known[np.argsort(seconds_R[known], kind="stable")]
-        y_K, cut = y_R[known], int(len(known) * (1 - JUDGED_SHARE))
-        newer, judged = np.arange(cut // 2, cut), np.arange(cut, len(known))
-        if len(known) < FEWEST_ROWS or any(y_K[rows].std() == 0 for rows in (newer, judged)):
+        y_K, start = y_R[known], int(len(known) * (1 - JUDGED_SHARE))
+        newer, held_out = np.arange(start // 2, start), np.arange(start, len(known))
+        if len(known) < FEWEST_ROWS or any(y_K[rows].std() == 0 for rows in (newer, held_out)):
             continue
         columns = [code_R[known] for code_R in codes[:MOST_COLUMNS]]
         of_all, of_newer = (
-            add_effects(columns, y_K, rows, x_RF[known]) for rows in (np.arange(cut), newer)
+            add_effects(columns, y_K, rows, x_RF[known]) for rows in (np.arange(start), newer)
         )
         gains = [
             rank_auc(of_newer[part], y_K[part]) - rank_auc(of_all[part], y_K[part])
-            for part in (judged[first::PARTS] for first in range(PARTS))
+            for part in (held_out[first::PARTS] for first in range(PARTS))
         ]
         error = np.std(gains, ddof=1) / PARTS**0.5
         if np.mean(gains) > max(LEAST_GAIN, ERRORS * error):
-            aucs = [rank_auc(found[judged], y_K[judged]) for found in (of_newer, of_all)]
+            aucs = [rank_auc(logits_K[held_out], y_K[held_out]) for logits_K in (of_newer, of_all)]
             day = seconds_R[known[newer[0]]].astype("M8[s]").astype("M8[D]")
             return [
                 f"{time}: old rows mislead: effects fitted to rows from {day} on predict the last "

@@ -56,6 +56,6 @@ def _mislead(codes_K: np.ndarray, label: JudgedLabel) -> bool:
     if min(len(once), len(new)) < FEWEST_ROWS:
         return False
     effect = y_K[once].mean() - y_K[early].mean()
-    beyond = effect - 2 * (y_K[new].mean() - y_K[late].mean())
+    excess = effect - 2 * (y_K[new].mean() - y_K[late].mean())
     error = (y_K[once].var() / len(once) + 4 * y_K[new].var() / len(new)) ** 0.5
-    return bool(effect * beyond > 0 and min(abs(effect), abs(beyond)) > ERRORS * error)
+    return bool(effect * excess > 0 and min(abs(effect), abs(excess)) > ERRORS * error)

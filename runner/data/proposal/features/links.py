@@ -46,7 +46,7 @@ def propose_log_links(
         sample: rows of the table.
         roles: of its columns.
     """
-    found, notes = {}, []
+    linked, notes = {}, []
     for name, role in roles.items():
         if not is_number(role) or "grades" in role.settings:
             continue
@@ -54,13 +54,13 @@ def propose_log_links(
         y_K = y_R[np.isfinite(y_R)]
         if _is_heavy(y_K) and _are_factors(sample, roles, y_R):
             link = {"link": "log", "scale": float(f"{y_K.mean():.2g}")}
-            found[name] = replace(role, settings={**role.settings, **link})
+            linked[name] = replace(role, settings={**role.settings, **link})
             notes.append(
                 f"{name}: a few of its numbers are far above the others, and effects that multiply "
                 "fit them better than effects that add up, so `link: log` is proposed; predictions "
                 f"keep the unit of {name}"
             )
-    return found, notes
+    return linked, notes
 
 
 def _is_heavy(y_K: np.ndarray) -> bool:
@@ -78,15 +78,15 @@ def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarr
     errors = []
     for is_log in (False, True):
         fits = [
-            (predict_additively(ids, x_KF, y_K, fitted, is_log=is_log), fitted, judged)
-            for fitted, judged in (halves, halves[::-1])
+            (predict_additively(ids, x_KF, y_K, fitted, is_log=is_log), fitted, held_out)
+            for fitted, held_out in (halves, halves[::-1])
         ]
         by_shrinkage = []
         for share in SHRINKAGES:  # stands for a penalty that is tuned on validation rows
             off_K = np.concatenate(
                 [
-                    (_shrink(predicted_K, share, y_K, fitted, is_log=is_log) - y_K)[judged]
-                    for predicted_K, fitted, judged in fits
+                    (_shrink(predicted_K, share, y_K, fitted, is_log=is_log) - y_K)[held_out]
+                    for predicted_K, fitted, held_out in fits
                 ]
             )
             by_shrinkage.append((float(np.square(off_K).mean()), float(np.abs(off_K).mean())))

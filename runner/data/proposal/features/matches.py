@@ -37,7 +37,7 @@ LEAST_GAIN, CHANCE_GAIN = 0.001, 0.3  # the latter divided by the root of the ro
 
 
 def propose_matches(
-    sample: JudgingSample, roles: Mapping[str, Role], taken: Collection[str]
+    sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose the number of a list's values that are the id of another column, or their share.
 
@@ -47,7 +47,7 @@ def propose_matches(
     Args:
         sample: rows of the table.
         roles: of its columns.
-        taken: names that no number may have.
+        used_names: names that no number may have.
 
     Returns:
         Name -> settings of each number, and a note on each. One that gives the label away is not
@@ -65,13 +65,13 @@ def propose_matches(
     for label in sample.judged_labels():
         ids_K = [codes_R[label.known_R] for codes_R in codes]
         judges.append((label, [add_effects(ids_K, label.y_K, half) for half in label.halves]))
-    found: dict[str, dict[str, Any]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     notes = []
     for history, item in list(product(lists, single))[:MOST_PAIRS]:
         name, separator = f"{item}_in_{history}", ids[history].get("separator", "")
         values = split_vectors(single_array(table, history), separator)
         counts_R, shares_R = count_matches(values, single_array(table, item))
-        if name in taken or (counts_R > 0).mean() < FEWEST_MATCHES:
+        if name in used_names or (counts_R > 0).mean() < FEWEST_MATCHES:
             continue
         if any(_gives_away(counts_R, y_R) for y_R in sample.labels):
             notes.append(
@@ -87,12 +87,12 @@ def propose_matches(
         if max(by_count, by_share) >= max(LEAST_GAIN, CHANCE_GAIN / table.num_rows**0.5):
             written = {"separator": separator} if separator else {}
             scaled = {"log1p": True} if encode == COUNT else {}
-            found[name] = {"column": history, **written, "encode": encode, "of": item, **scaled}
-            found[name]["standardise"] = True
+            proposed[name] = {"column": history, **written, "encode": encode, "of": item, **scaled}
+            proposed[name]["standardise"] = True
             notes.append(
                 f"whether {item} is in {history} helps to predict the label: proposed as {name}"
             )
-    return found, notes
+    return proposed, notes
 
 
 def _is_comparable(type_: pa.DataType) -> bool:

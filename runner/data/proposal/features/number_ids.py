@@ -61,12 +61,12 @@ def propose_number_ids(
     names = {f.name for f in columns}
     has_ids = any(role.name == "categorical" for role in roles.values())
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
-    single = [n for n, given in numeric.items() if "size" not in given]
+    single = [n for n, settings in numeric.items() if "size" not in settings]
     x_by_name = {n: read_numbers(sample.table[n], numeric[n]) for n in single}
     graded = [f.name for f in columns if is_number(roles[f.name]) and holds_grades(f)]
     grades = [read_number_label(sample.table[name], roles[name]) for name in graded]
     lowest = {f.name: f.low for f in columns}
-    found: dict[str, dict[str, Any]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     # vectors come last: a bucket does not show the position in the vector
     bucketed = []
     if not has_ids:
@@ -75,17 +75,17 @@ def propose_number_ids(
     for name in bucketed:
         if f"{name}_bucket" not in names:
             more = {"encode": "bucketise", "buckets": BUCKETS}
-            found[f"{name}_bucket"] = column_settings(name, numeric[name]) | more
-    others = [n for n in single if n not in bucketed and f"{n}_missing" not in names]
-    telling = [n for n in others if _missing_tells(x_by_name[n], sample.labels)]
+            proposed[f"{name}_bucket"] = column_settings(name, numeric[name]) | more
+    remaining = [n for n in single if n not in bucketed and f"{n}_missing" not in names]
+    telling = [n for n in remaining if _missing_tells(x_by_name[n], sample.labels)]
     for name in telling:
         more = {"encode": "bucketise", "boundaries": [lowest[name]]}  # one bucket for all values
-        found[f"{name}_missing"] = column_settings(name, numeric[name]) | more
+        proposed[f"{name}_missing"] = column_settings(name, numeric[name]) | more
     if not telling:
-        return found, []
-    listed, made = ", ".join(telling), ", ".join(f"{name}_missing" for name in telling)
-    note = f"whether {listed} is missing helps to predict the label: proposed as {made}"
-    return found, [note]
+        return proposed, []
+    listed, added = ", ".join(telling), ", ".join(f"{name}_missing" for name in telling)
+    note = f"whether {listed} is missing helps to predict the label: proposed as {added}"
+    return proposed, [note]
 
 
 def has_classes(roles: Mapping[str, Role]) -> bool:
@@ -98,10 +98,12 @@ def has_classes(roles: Mapping[str, Role]) -> bool:
     return any("classes" in role.settings for role in roles.values())
 
 
-def column_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by which an id reads the column of a number with settings `given`."""
-    written = {key: given[key] for key in ("separator", "input", "unit", "missing") if key in given}
-    return {"column": name, **({"list": True} if "size" in given else {}), **written}
+def column_settings(name: str, numeric: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings by which an id reads the column of a number with settings `numeric`."""
+    written = {
+        key: numeric[key] for key in ("separator", "input", "unit", "missing") if key in numeric
+    }
+    return {"column": name, **({"list": True} if "size" in numeric else {}), **written}
 
 
 def _choose_bucketed(
@@ -129,24 +131,24 @@ def _best_gain(x_R: np.ndarray, sample: JudgingSample, gain: Gain) -> float:
     return max([0.0, *gains])
 
 
-def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
+def _gain_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, held_out: Rows) -> float:
     """Return by how much the AUC of a number's buckets exceeds that of its order."""
-    by_order = rank_auc(x_K[judged], y_K[judged])
-    by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[judged], y_K[judged])
+    by_order = rank_auc(x_K[held_out], y_K[held_out])
+    by_bucket = rank_auc(means_of_buckets(x_K, y_K, fitted)[held_out], y_K[held_out])
     return by_bucket - max(by_order, 1 - by_order)
 
 
-def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
+def _gain_over_line(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, held_out: Rows) -> float:
     """Return how much more of a label's variance buckets explain than a line."""
-    if not (x_K[fitted].std() and x_K[judged].std()):
+    if not (x_K[fitted].std() and x_K[held_out].std()):
         return 0.0
     buckets_K = means_of_buckets(x_K, y_K, fitted)
     x_F, y_F = x_K[fitted] - x_K[fitted].mean(), y_K[fitted]
     line_K = y_F.mean() + (x_F @ y_F / (x_F @ x_F)) * (x_K - x_K[fitted].mean())
     of_line, of_buckets = (
-        np.square(y_K - found_K)[judged].mean() for found_K in (line_K, buckets_K)
+        np.square(y_K - found_K)[held_out].mean() for found_K in (line_K, buckets_K)
     )
-    return float((of_line - of_buckets) / y_K[judged].var())
+    return float((of_line - of_buckets) / y_K[held_out].var())
 
 
 def means_of_buckets(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows) -> np.ndarray:

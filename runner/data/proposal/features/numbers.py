@@ -84,7 +84,7 @@ def propose_numbers_of_ids(
     sample: JudgingSample,
     columns: Sequence[ColumnStatistics],
     roles: Mapping[str, Role],
-    taken: Collection[str],
+    used_names: Collection[str],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose a number of each column of whole numbers whose order predicts more than its values.
 
@@ -95,17 +95,17 @@ def propose_numbers_of_ids(
         sample: rows of the table.
         columns: their statistics.
         roles: of the columns.
-        taken: names that no number may have.
+        used_names: names that no number may have.
 
     Returns:
         Name -> settings of each number, and a note if there is one.
     """
     table = sample.table
-    found: dict[str, dict[str, Any]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     for f in columns:
         name, type_ = f"{f.name}_number", table[f.name].type
         is_unique = roles[f.name] == Role("carried", UNIQUE_REASON)
-        if name in taken or not (roles[f.name].name == "categorical" or is_unique):
+        if name in used_names or not (roles[f.name].name == "categorical" or is_unique):
             continue
         has_point = pt.is_floating(type_) or pt.is_decimal(type_)
         is_whole = pt.is_integer(type_) or (has_point and f.is_whole)
@@ -121,14 +121,17 @@ def propose_numbers_of_ids(
             continue
         in_doubt = roles[f.name].reason == DOUBT_REASON
         if _gains_by_order(x_R, sample) or (in_doubt and _follows_order(x_R, sample)):
-            found[name] = {"column": f.name, **propose_numeric(f)}
-    if not found:
+            proposed[name] = {"column": f.name, **propose_numeric(f)}
+    if not proposed:
         return {}, []
-    ids, made = ", ".join(given["column"] for given in found.values()), ", ".join(found)
-    what = "numbers" if len(found) > 1 else "a number"
-    return found, [
+    ids, added = (
+        ", ".join(settings["column"] for settings in proposed.values()),
+        ", ".join(proposed),
+    )
+    what = "numbers" if len(proposed) > 1 else "a number"
+    return proposed, [
         f"the order of the values of {ids} helps to predict the label: also proposed as {what}, "
-        f"{made}"
+        f"{added}"
     ]
 
 
@@ -156,8 +159,8 @@ def _may_number_rows(f: ColumnStatistics, x_R: np.ndarray) -> bool:
     steps = np.diff(x_R[~np.isnan(x_R)])
     is_sorted = (steps >= 0).all() or (steps <= 0).all()
     is_time = bool(f.time_form) or sounds_like_time(f.name) or x_K[-1] > LARGEST_QUANTITY
-    named = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
-    return bool(is_even or is_sorted or is_time or named)
+    is_named_id = guess_kind(f.name) == "id" or USER.fullmatch(f.name) is not None
+    return bool(is_even or is_sorted or is_time or is_named_id)
 
 
 def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
@@ -171,38 +174,38 @@ def _gains_by_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     return False
 
 
-def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> float:
+def _gain_of_order(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, held_out: Rows) -> float:
     """Return by how much the AUC of numbers, or of their buckets, exceeds that of single values.
 
     For random numbers one of them is larger by chance, so the result is at most half of the
     excess over 0.5.
     """
-    told = _judge(x_K, y_K, fitted, judged)
-    return min(told.number - told.values, (told.number - 0.5) / 2)
+    aucs = _judge(x_K, y_K, fitted, held_out)
+    return min(aucs.number - aucs.values, (aucs.number - 0.5) / 2)
 
 
 def _follows_order(x_R: np.ndarray, sample: JudgingSample) -> bool:
     """Tell whether the order of numbers predicts a label, and their values add little to it."""
-    is_told, by_number, by_both = False, 0.0, 0.0
+    is_ordered, by_number, by_both = False, 0.0, 0.0
     for known_R, y_K, halves in sample.judged_labels(x_R):
         ways = [_judge(x_R[known_R], y_K, *order) for order in (halves, halves[::-1])]
-        told = _Aucs(*np.mean(ways, axis=0))
-        is_told |= told.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
-        by_number, by_both = by_number + told.number - 0.5, by_both + told.both - 0.5
-    return is_told and by_number >= ORDER_SHARE * by_both
+        aucs = _Aucs(*np.mean(ways, axis=0))
+        is_ordered |= aucs.order - 0.5 >= max(LEAST_GAIN, ORDER_ERRORS * chance_error(y_K))
+        by_number, by_both = by_number + aucs.number - 0.5, by_both + aucs.both - 0.5
+    return is_ordered and by_number >= ORDER_SHARE * by_both
 
 
-def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows) -> _Aucs:
+def _judge(x_K: np.ndarray, y_K: np.ndarray, fitted: Rows, held_out: Rows) -> _Aucs:
     """Return how well numbers predict the label in one half of the rows, learnt from the other."""
     values, code_K = np.unique(x_K, return_inverse=True)
     counts_K = np.bincount(code_K[fitted], minlength=len(values))[code_K]
     sums_K = np.bincount(code_K[fitted], weights=y_K[fitted], minlength=len(values))[code_K]
     bucket_K = means_of_buckets(x_K, y_K, fitted)
     falls = rank_auc(x_K[fitted], y_K[fitted]) < 0.5
-    told = (
+    scores = (
         -x_K if falls else x_K,
         bucket_K,
         (sums_K + y_K.mean()) / (counts_K + 1),
         (sums_K + PRIOR_ROWS * bucket_K) / (counts_K + PRIOR_ROWS),
     )
-    return _Aucs(*(rank_auc(told_K[judged], y_K[judged]) for told_K in told))
+    return _Aucs(*(rank_auc(score_K[held_out], y_K[held_out]) for score_K in scores))

@@ -73,7 +73,7 @@ def choose_time(
     sample: pa.Table,
     columns: Sequence[ColumnStatistics],
     roles: Mapping[str, Role],
-    given: str | None,
+    hint: str | None,
     *,
     form: str = "",
     splits: bool,
@@ -85,7 +85,7 @@ def choose_time(
     if there is no other time.
 
     Args:
-        given: the column that the user has named.
+        hint: the column that the user has named.
         form: its form, as the user has named it.
 
     Raises:
@@ -94,52 +94,52 @@ def choose_time(
     times = [f for f in columns if roles[f.name].reason == TIME_REASON and f.zero_share < 0.001]
     starts = [f for f in times if is_start(f.name)]
     times = [f for f in times if is_time_of_row(f.name)] or (starts if len(starts) == 1 else [])
-    if given:
-        times = [f for f in columns if f.name == given]
+    if hint:
+        times = [f for f in columns if f.name == hint]
     else:
         times = [f for f in times if not _may_be_until_event(f, sample, roles)]
         times = drop_times_of_ids(sample, times, roles)
     # a column called `time` comes before one that may be the time of a delivery
     for f in sorted(times, key=lambda f: (TIME.fullmatch(f.name) is None, -f.num_distinct)):
-        own = form or f.time_form or ("" if f.low is not None else "text")
-        if AMBIGUOUS in own and given:
-            raise UserError(f"--time {f.name}: {_ask_for_form(f.name, own)}")
-        if AMBIGUOUS in own and is_text(f.type):
+        own_form = form or f.time_form or ("" if f.low is not None else "text")
+        if AMBIGUOUS in own_form and hint:
+            raise UserError(f"--time {f.name}: {_ask_for_form(f.name, own_form)}")
+        if AMBIGUOUS in own_form and is_text(f.type):
             continue
-        own = "" if AMBIGUOUS in own else own
-        seconds_R = _read_times(sample, f.name, own)
+        own_form = "" if AMBIGUOUS in own_form else own_form
+        seconds_R = _read_times(sample, f.name, own_form)
         known_R = seconds_R[~np.isnan(seconds_R)]
         is_early = is_text(f.type) and len(known_R) and known_R.min() < EARLIEST_S
-        if is_early and not (given or sounds_like_time(f.name)):  # such as a day of birth
+        if is_early and not (hint or sounds_like_time(f.name)):  # such as a day of birth
             continue
-        others = f.time_form.split(AMBIGUOUS) if form and is_text(f.type) and f.time_form else ()
-        is_other = bool(others) and form not in others and len(known_R) < 0.99 * len(seconds_R)
+        forms = f.time_form.split(AMBIGUOUS) if form and is_text(f.type) and f.time_form else ()
+        is_other = bool(forms) and form not in forms and len(known_R) < 0.99 * len(seconds_R)
         if not len(known_R) or is_other:
-            if not given:
+            if not hint:
                 continue
             known = ", ".join(TIME_FORMS)
-            in_form = f" in the form {own}" if own else ""
+            in_form = f" in the form {own_form}" if own_form else ""
             if len(known_R):
                 num_rows = len(seconds_R)
                 in_form += f" in {num_rows - len(known_R):,} of {num_rows:,} rows"
-            if others:  # the forms in which they are times; ISO 8601 needs none
-                ways = (f"--time {f.name}" + f"={o}" * (o != "text") for o in others)
+            if forms:  # the forms in which they are times; ISO 8601 needs none
+                ways = (f"--time {f.name}" + f"={o}" * (o != "text") for o in forms)
                 known += f"; {' or '.join(ways)} reads them"
             raise UserError(f"--time {f.name}: has no times{in_form}; forms are {known}")
-        if len(known_R) < 0.99 * len(seconds_R) and not given:
+        if len(known_R) < 0.99 * len(seconds_R) and not hint:
             continue
-        if not given and is_start(f.name) and not np.ptp(known_R % SECONDS_OF_DAY):
+        if not hint and is_start(f.name) and not np.ptp(known_R % SECONDS_OF_DAY):
             continue  # the start of a membership, or the like
         ends = np.quantile(known_R, [0.8, 0.9], method="higher")
         in_train, in_validation = (known_R < ends[0]).mean(), (known_R < ends[1]).mean()
         fits = 0.5 < in_train < in_validation - 0.02 and in_validation < 0.98
-        if fits or given or not splits:
+        if fits or hint or not splits:
             num_missing = len(seconds_R) - len(known_R)
-            return SplitTime(f.name, own, bool(fits or given), num_missing)
+            return SplitTime(f.name, own_form, bool(fits or hint), num_missing)
     return None
 
 
-def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None, str]:
+def split_time_form(hint: str | None, names: Sequence[str]) -> tuple[str | None, str]:
     """Split `--time NAME[=FORM]` into the name and the form, which may be empty.
 
     Args:
@@ -148,13 +148,13 @@ def split_time_form(given: str | None, names: Sequence[str]) -> tuple[str | None
     Raises:
         UserError: for a form that does not exist.
     """
-    name, equals, form = (given or "").rpartition("=")
-    if given in names or not equals:
-        return given, ""
+    name, equals, form = (hint or "").rpartition("=")
+    if hint in names or not equals:
+        return hint, ""
     if form not in TIME_FORMS:
         near = nearest_hint(form, TIME_FORMS)
         raise UserError(
-            f"--time {given}: {form} is no form of times{near}; forms are {', '.join(TIME_FORMS)}"
+            f"--time {hint}: {form} is no form of times{near}; forms are {', '.join(TIME_FORMS)}"
         )
     return name, form
 
@@ -168,7 +168,7 @@ def describe_possible_times(
     """
     notes = []
     for f in columns:
-        named = TIME.fullmatch(f.name) is not None or (
+        is_named_time = TIME.fullmatch(f.name) is not None or (
             sounds_like_time(f.name) and not guess_kind(f.name)
         )
         is_other = roles[f.name].name == "labels" or roles[f.name].reason == TIME_REASON
@@ -196,7 +196,7 @@ def describe_possible_times(
                     "same form, so rows cannot be split by them; pandas.to_datetime with "
                     "format='mixed' reads several forms"
                 )
-            elif named:
+            elif is_named_time:
                 example = next(filter(str.strip, f.examples), "")
                 notes.append(
                     f"{f.name}: is named like a time, but texts such as {example!r} are in "
@@ -206,7 +206,7 @@ def describe_possible_times(
         form = f.time_form if f.time_form in TIME_FORMS else ""
         in_seconds = f.low >= EARLIEST_S and (f.high or 0.0) < LATEST_S
         if not (form or in_seconds) or guess_kind(f.name) == "id":
-            if not (named and f.num_distinct > MOST_DAYS and f.low >= 0):
+            if not (is_named_time and f.num_distinct > MOST_DAYS and f.low >= 0):
                 continue
             may_be = "is named like a time, but may be a count"
         else:
@@ -221,7 +221,7 @@ def describe_possible_times(
 
 
 def find_times_until_event(
-    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], kept: Collection[str]
+    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], hinted: Collection[str]
 ) -> dict[str, Role]:
     """Return roles that leave out numbers called `time` beside a label such as `died`.
 
@@ -230,14 +230,14 @@ def find_times_until_event(
     Args:
         columns: of the table.
         roles: of the columns.
-        kept: columns that the user has asked for.
+        hinted: columns that the user has asked for.
     """
     if not any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items()):
         return {}
     return {
         f.name: Role("", TIME_REASON)
         for f in columns
-        if roles[f.name].name in FEATURES and f.name not in kept and TIME.fullmatch(f.name)
+        if roles[f.name].name in FEATURES and f.name not in hinted and TIME.fullmatch(f.name)
         if f.low is not None and f.low < EARLIEST_S and f.num_distinct > MOST_DAYS
         if not (f.time_form or f.amounts)
     }
@@ -282,9 +282,9 @@ def _ask_for_form(name: str, forms: str) -> str:
     each = forms.split(AMBIGUOUS)
     meanings = {"dmy": "the day", "mdy": "the month", "ymd": "the year"}
     meanings |= {"yymmddhh": "hours", "yyyymmdd": "days"}
-    asked = "comes first" if each[0] in TEXT_DATES else "are counted"
+    verb = "comes first" if each[0] in TEXT_DATES else "are counted"
     return (
-        f"its values do not tell whether {' or '.join(meanings[form] for form in each)} {asked}; "
+        f"its values do not tell whether {' or '.join(meanings[form] for form in each)} {verb}; "
         f"--time {' or '.join(f'{name}={form}' for form in each)} says it"
     )
 
@@ -307,7 +307,7 @@ def propose_split(
 
 
 def drop_times_in_disguise(
-    sample: pa.Table, roles: dict[str, Role], time: SplitTime, kept: Collection[str]
+    sample: pa.Table, roles: dict[str, Role], time: SplitTime, hinted: Collection[str]
 ) -> list[str]:
     """Leave out numbers that only rise, or only fall, with the time by which rows are split.
 
@@ -318,18 +318,18 @@ def drop_times_in_disguise(
         sample: rows of the table.
         roles: of the columns; those of these numbers are changed.
         time: by which the rows are split.
-        kept: columns that the user has asked for.
+        hinted: columns that the user has asked for.
 
     Returns:
         A note, if any was left out. Nothing is if no feature would remain.
     """
     seconds_R = time.read_seconds(sample)
     is_train_R = seconds_R < np.nanquantile(seconds_R, TRAIN_SHARE)
-    found = []
+    rising = []
     for name, role in roles.items():
         is_id = is_single_id(role) and pt.is_primitive(sample[name].type)
         is_number = role.name == "numeric" and "size" not in role.settings
-        if not (is_id or is_number) or name in kept:
+        if not (is_id or is_number) or name in hinted:
             continue
         x_R = read_numbers(sample[name], {} if is_id else role.settings)
         known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
@@ -344,17 +344,17 @@ def drop_times_in_disguise(
             # rows of one time, such as a day, have no order: only steps to another time count
             is_later = np.diff(seconds_R[known_R][order_K]) > 0
             if is_later.any() and (np.diff(x_K[order_K])[is_later] < 0).mean() <= MOST_BACK:
-                found.append(name)
+                rising.append(name)
                 break
     num_features = sum(role.name in FEATURES for role in roles.values())
-    if len(found) in (0, num_features):  # or nothing else is there to learn from
+    if len(rising) in (0, num_features):  # or nothing else is there to learn from
         return []
-    for name in found:
+    for name in rising:
         flag = f"--{roles[name].name} {name}"
         roles[name] = Role("", f"only rises or only falls with {time.name}; {flag} keeps it")
-    move = "only rise or only fall" if len(found) > 1 else "only rises or only falls"
+    move = "only rise or only fall" if len(rising) > 1 else "only rises or only falls"
     return [
-        f"{', '.join(found)} {move} with {time.name}, by which the rows are split, so the test "
+        f"{', '.join(rising)} {move} with {time.name}, by which the rows are split, so the test "
         "rows have values that no train row has: left out"
     ]
 
@@ -368,7 +368,7 @@ def describe_missing_times(time: SplitTime, num_rows: int) -> str:
 
 
 def propose_time_parts(
-    sample: pa.Table, time: SplitTime, taken: Sequence[str]
+    sample: pa.Table, time: SplitTime, used_names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
     """Propose the hour and the day of the week as features, where the rows have several.
 
@@ -385,7 +385,7 @@ def propose_time_parts(
     for part in ("hour", "weekday"):
         name = f"{time.name}_{part}"
         several = len(np.unique(compute_time_part(seconds_R, part))) > 1
-        if name not in taken and several and (part == "hour" or has_weekdays):
+        if name not in used_names and several and (part == "hour" or has_weekdays):
             parts[name] = {"column": time.name, "encode": part, **form}
     return parts
 
@@ -396,7 +396,7 @@ def propose_days(
     roles: Mapping[str, Role],
     time: SplitTime | None,
     *,
-    wanted: Collection[str] = (),
+    requested: Collection[str] = (),
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose days as numbers for times other than the row's, such as the day of a registration.
 
@@ -408,7 +408,7 @@ def propose_days(
         columns: their statistics.
         roles: of the columns.
         time: of the row, if it is known.
-        wanted: columns whose days are proposed in any case.
+        requested: columns whose days are proposed in any case.
 
     Returns:
         Name -> settings of each number, and a note if there is one.
@@ -423,7 +423,7 @@ def propose_days(
             sample[f.name], f.name, dict(roles[f.name].settings)
         ).values()
     ]
-    found: dict[str, dict[str, Any]] = {}
+    proposed: dict[str, dict[str, Any]] = {}
     for f in columns:
         form = f.time_form or ("text" if f.low is None else "")
         is_other = roles[f.name].reason == TIME_REASON and (time is None or f.name != time.name)
@@ -436,23 +436,23 @@ def propose_days(
             is_after = (days_R < 0).sum() > MOST_AFTER * len(days_R)
             # the date of the row itself, as in the names of folders: the rest is the time of day
             is_same_day = np.nanmin(days_R, initial=1.0) >= 0 and np.nanmax(days_R) < 1
-            if (is_after or is_same_day) and f.name not in wanted:
+            if (is_after or is_same_day) and f.name not in requested:
                 continue
         days = pa.chunked_array([pa.array(days_R, from_pandas=True)])
-        if f.name not in wanted and any(
+        if f.name not in requested and any(
             leak_auc(days, label_R) >= LEAK_AUC or find_only_label(days, label_R) is not None
             for label_R in labels
         ):
             continue
-        found[name] = {"column": f.name, "encode": DAYS, **form_settings("input", form)}
+        proposed[name] = {"column": f.name, "encode": DAYS, **form_settings("input", form)}
         if until:
-            found[name] |= {"until": until.name, **form_settings("until_input", until.form)}
-        found[name] |= propose_numeric(compute_statistics(days, name))
-    if not found:
+            proposed[name] |= {"until": until.name, **form_settings("until_input", until.form)}
+        proposed[name] |= propose_numeric(compute_statistics(days, name))
+    if not proposed:
         return {}, []
     what = f"the days until {until.name}" if until else "the days since 1970"
-    listed = ", ".join(settings["column"] for settings in found.values())
-    return found, [f"{listed}: {what} are proposed as numbers ({', '.join(found)})"]
+    listed = ", ".join(settings["column"] for settings in proposed.values())
+    return proposed, [f"{listed}: {what} are proposed as numbers ({', '.join(proposed)})"]
 
 
 def form_settings(key: str, form: str) -> dict[str, str]:

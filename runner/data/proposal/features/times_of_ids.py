@@ -28,7 +28,7 @@ def drop_times_of_ids(
         roles: of all columns.
     """
     constant: dict[str, set[str]] = {f.name: set() for f in times}  # time -> ids that have one
-    apart: dict[str, set[str]] = {f.name: set() for f in times}  # ids whose rows it tells apart
+    ids_of: dict[str, set[str]] = {f.name: set() for f in times}  # ids whose rows it tells apart
     of_another = set()  # such as a product's release: an order has several
     ids = [name for name, role in roles.items() if is_single_id(role)] if len(times) > 1 else []
     codes = {f.name: value_codes(sample[f.name]) for f in times} if ids else {}
@@ -43,8 +43,8 @@ def drop_times_of_ids(
                 constant[f.name].add(name)
                 of_another |= {f.name} if f.num_distinct < num_ids else set()
             elif num_pairs >= LEAST_APART * len(ids_R):
-                apart[f.name].add(name)
-    of_rows = set().union(*(ids for time, ids in apart.items() if time not in of_another))
+                ids_of[f.name].add(name)
+    of_rows = set().union(*(ids for time, ids in ids_of.items() if time not in of_another))
     return [f for f in times if not constant[f.name] & of_rows]
 
 

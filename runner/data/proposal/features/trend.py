@@ -34,7 +34,7 @@ def propose_trend(
     sample: JudgingSample,
     roles: Mapping[str, Role],
     time: SplitTime | None,
-    taken: Collection[str],
+    used_names: Collection[str],
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose the days of the time that splits the rows, where a label's level moves with them.
 
@@ -46,20 +46,20 @@ def propose_trend(
         sample: rows of the table.
         roles: of its columns.
         time: by which rows are split; None: they are not.
-        taken: names that no number may have.
+        used_names: names that no number may have.
 
     Returns:
         Name -> settings of the number, and a note, if there is one.
     """
     seconds_R = sample.seconds_R
-    if time is None or not time.form or seconds_R is None or f"{time.name}_days" in taken:
+    if time is None or not time.form or seconds_R is None or f"{time.name}_days" in used_names:
         return {}, []
     by_label = {
         name: _judge(sample, roles, name, seconds_R)
         for name, role in roles.items()
         if is_number(role) and "grades" not in role.settings
     }
-    moving = [name for name, found in by_label.items() if found]
+    moving = [name for name, moves in by_label.items() if moves]
     if not moving:
         return {}, []
     settings: dict[str, Any] = {"column": time.name, "encode": DAYS}
@@ -105,10 +105,10 @@ def _judge(
         last = fitted[seconds_K[fitted] >= np.quantile(seconds_K[fitted], LAST_ROWS)]
         mean, predicted = float(y_K[last].mean()), float(alone_K[last].mean())
         level_K = alone_K * (mean / predicted) if is_log else alone_K + (mean - predicted)
-        found = (alone_K, level_K, line_K)
-        errors.append([float(np.square(p_K - y_K)[judged_K].sum()) for p_K in found])
-    alone, level, line = np.array(errors).T
-    fits = {name: _gains(alone, own) for name, own in (("line", line), ("level", level))}
+        predictions = (alone_K, level_K, line_K)
+        errors.append([float(np.square(p_K - y_K)[judged_K].sum()) for p_K in predictions])
+    plain, level, line = np.array(errors).T
+    fits = {name: _gains(plain, mse) for name, mse in (("line", line), ("level", level))}
     if fits["line"] and line.sum() < level.sum():
         return "line"
     return "level" if fits["level"] else ""

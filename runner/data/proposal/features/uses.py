@@ -72,8 +72,8 @@ def use_events(
     notes: list[str],
 ) -> Uses:
     """Return the uses of a table of events; `notes` gets a sentence on each."""
-    interactions, found = propose_declaration(events, columns)
-    notes += found
+    interactions, decisions = propose_declaration(events, columns)
+    notes += decisions
     return Uses(
         event_roles(events, columns),
         {"split": "leave_one_out"} if len(missing) == 2 else {},
@@ -91,7 +91,7 @@ def use_rows(
     hints: Hints,
     notes: list[str],
     *,
-    taken: Sequence[str],
+    used_names: Sequence[str],
     is_whole: bool,
 ) -> Uses:
     """Return the uses of a table whose rows have labels; `notes` gets a sentence on each.
@@ -104,7 +104,7 @@ def use_rows(
         split: what the schema says of it.
         hints: what the user says of the columns.
         notes: as above.
-        taken: names that no new feature may have.
+        used_names: names that no new feature may have.
         is_whole: whether the sample has all rows.
     """
 
@@ -120,8 +120,8 @@ def use_rows(
     roles |= keep_rare_ids(sample, roles)
     notes += _amount_notes([f for f in columns if "input" in roles[f.name].settings])
     notes += describe_bad_values([f for f in columns if roles[f.name].name in NUMBERS])
-    given = [f.name for f in columns if roles[f.name].name == "numeric"]
-    notes += [*describe_missing_codes(table, given), *describe_thousands(table, given)]
+    numeric = [f.name for f in columns if roles[f.name].name == "numeric"]
+    notes += [*describe_missing_codes(table, numeric), *describe_thousands(table, numeric)]
     notes += _describe_clips(columns, roles)
     roles |= take(propose_log_links(sample, roles))
     notes += describe_impressions(table, columns)
@@ -135,15 +135,15 @@ def use_rows(
     if "random" in split.get("split", {}):
         notes += describe_possible_times(table, columns, roles)
         notes += describe_copied_rows(table, columns)
-    number_ids |= take(propose_buckets(sample, roles, {*taken, *number_ids}))
-    more_ids = propose_time_parts(table, time, taken=taken) if time else {}
-    more_numbers = take(propose_days(table, columns, roles, time, wanted=hints.numeric))
-    more_numbers |= take(propose_trend(sample, roles, by_time, {*taken, *more_numbers}))
-    numbers = take(propose_numbers_of_ids(sample, columns, roles, taken))
-    more_numbers |= {n: given for n, given in numbers.items() if n not in more_numbers}
-    made = {*taken, *more_ids, *number_ids, *more_numbers}
-    more_numbers |= take(propose_matches(sample, roles, made))
-    crosses = take(propose_crosses(sample, roles, made | more_numbers.keys()))
+    number_ids |= take(propose_buckets(sample, roles, {*used_names, *number_ids}))
+    more_ids = propose_time_parts(table, time, used_names=used_names) if time else {}
+    more_numbers = take(propose_days(table, columns, roles, time, requested=hints.numeric))
+    more_numbers |= take(propose_trend(sample, roles, by_time, {*used_names, *more_numbers}))
+    numbers = take(propose_numbers_of_ids(sample, columns, roles, used_names))
+    more_numbers |= {n: settings for n, settings in numbers.items() if n not in more_numbers}
+    all_names = {*used_names, *more_ids, *number_ids, *more_numbers}
+    more_numbers |= take(propose_matches(sample, roles, all_names))
+    crosses = take(propose_crosses(sample, roles, all_names | more_numbers.keys()))
     roles = {**roles, **propose_words(sample, roles)}
     notes += describe_drift(sample, roles, time.name) if by_time and time and time.form else []
     ids = {**more_ids, **number_ids, **crosses}
@@ -175,11 +175,11 @@ def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
     a_mark = "with a {} before the fraction"
     as_what = (a_mark.format("point"), a_mark.format("comma"), "of seconds")
     for form, what in zip(AMOUNT_FORMS, as_what):
-        if own := [f for f in columns if amounts[f.name].form == form and is_text(f.type)]:
-            texts = [text for f in own for text in f.examples]
+        if parsed := [f for f in columns if amounts[f.name].form == form and is_text(f.type)]:
+            texts = [text for f in parsed for text in f.examples]
             shown = next((t for t in texts if not (t[:1] + t[-1:]).isdigit()), texts[0])
             notes.append(
-                f"{', '.join(f.name for f in own)}: texts such as '{shown}' are read as numbers "
+                f"{', '.join(f.name for f in parsed)}: texts such as '{shown}' are read as numbers "
                 f"{what} (input: {form})"
             )
     for f in columns:

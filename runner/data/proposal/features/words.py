@@ -60,7 +60,7 @@ def _tell_of_label(column: pa.ChunkedArray, sample: JudgingSample) -> bool:
 
 
 def _judge(
-    row_N: np.ndarray, word_N: np.ndarray, y_K: np.ndarray, fitted: Rows, judged: Rows
+    row_N: np.ndarray, word_N: np.ndarray, y_K: np.ndarray, fitted: Rows, held_out: Rows
 ) -> float:
     """Return the AUC of the mean effect of words on one half of the rows, fitted to the other."""
     is_fitted_N = np.isin(np.arange(len(y_K)), fitted)[row_N]
@@ -70,5 +70,5 @@ def _judge(
     rate = y_K[fitted].mean()
     effects_W = (ones_W + PRIOR_ROWS * rate) / (counts_W + PRIOR_ROWS) - rate
     sums_K = np.bincount(row_N, weights=effects_W[word_N], minlength=len(y_K))
-    told_K = sums_K / np.maximum(np.bincount(row_N, minlength=len(y_K)), 1)
-    return rank_auc(told_K[judged], y_K[judged])
+    score_K = sums_K / np.maximum(np.bincount(row_N, minlength=len(y_K)), 1)
+    return rank_auc(score_K[held_out], y_K[held_out])
