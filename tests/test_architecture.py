@@ -72,6 +72,7 @@ KNOW_HYDRA = (
     "sweep",
 )
 MOST_FILES_AT_THE_TOP = 10
+MOST_LINES_OF_A_FUNCTION = 80  # with its signature and its docstring
 MOST_LINES_OF_A_FOLDER = 4_300  # that lie in it directly; of more, it has folders
 
 
@@ -188,6 +189,17 @@ def test_no_folder_is_so_large_that_a_reader_loses_the_way():
         folder = str(path.parent.relative_to(ROOT))
         lines[folder] = lines.get(folder, 0) + len(path.read_text().splitlines())
     assert not {folder for folder, count in lines.items() if count > MOST_LINES_OF_A_FOLDER}
+
+
+def test_no_function_is_so_long_that_a_reader_loses_the_thread():
+    long = {
+        f"{name}.{node.name}": length
+        for name, path in modules().items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := node.end_lineno - node.lineno + 1) > MOST_LINES_OF_A_FUNCTION
+    }
+    assert not long
 
 
 # Folders of a room, from the lowest: each imports only those that stand before it.

@@ -40,7 +40,7 @@ from runner.data.proposal.features.times import (
     propose_split,
     split_time_form,
 )
-from runner.data.proposal.features.uses import is_by_time, use_events, use_rows
+from runner.data.proposal.features.uses import Uses, is_by_time, use_events, use_rows
 from runner.data.proposal.find_splits import find_split_columns, find_split_paths
 from runner.data.proposal.read_schemas import detect_format, find_written_integers, read_schemas
 from runner.data.proposal.text_layout import check_names_not_repeated, with_rows
@@ -105,84 +105,151 @@ def propose_schema(
             or no columns to learn from.
     """
     hints = hints or Hints()
-    format_ = detect_format(path)
-    given = {"path": path, "validation_path": validation, "test_path": test}
-    paths = {k: v for k, v in given.items() if v}
-    own_splits, notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
-    paths |= own_splits
-    files_by_key = _find_files_of_splits(paths, format_)
-    with _advice_on_splits(own_splits):
-        schema, layout, rows_by_file, found = read_schemas(files_by_key, format_, hints)
-    notes = [*notes, *describe_other_formats(path, format_), *found]
-    time_name, time_form = split_time_form(hints.time, schema.names)
+    files, notes = _read_files(path, validation, test, hints)
+    time_name, time_form = split_time_form(hints.time, files.schema.names)
     hints = replace(hints, time=time_name)
-    files = files_by_key["path"]
-    num_train_rows = None if rows_by_file is None else sum(rows_by_file[str(f)] for f in files)
-    samples = (sample_rows(own, format_, layout, schema) for own in files_by_key.values())
+    samples = (
+        sample_rows(split_files, files.format, files.layout, files.schema)
+        for split_files in files.by_key.values()
+    )
     sample = next(samples)
-    _check_sample(sample, path, files, layout)
+    _check_sample(sample, path, files.train, files.layout)
     num_malformed, num_lines = len(sample.malformed), len(sample.malformed) + sample.table.num_rows
     if num_malformed:
-        notes.append(_describe_malformed(sample, files[0], layout))
+        notes.append(_describe_malformed(sample, files.train[0], files.layout))
     if on_sample is not None:
         on_sample(sample.table)
-    others = list(samples)
+    other_samples = list(samples)
     are_numbers = dict.fromkeys(hints.numeric, True)
     are_numbers |= dict.fromkeys(hints.labels, hints.task == "regression") if hints.task else {}
-    columns = [count_other_splits(f, others) for f in _compute_columns(sample, are_numbers, notes)]
+    columns = [
+        count_other_splits(f, other_samples) for f in _compute_columns(sample, are_numbers, notes)
+    ]
     raise_combined(find_wrong_hints(hints, columns))
-    missing = [name for name in ("validation", "test") if f"{name}_path" not in paths]
-    is_whole = _is_whole(num_lines, len(files), num_train_rows)
-    by_column = find_split_columns(sample.table, columns, hints, missing, is_whole=is_whole)
+    is_whole = _is_whole(num_lines, len(files.train), files.num_train_rows)
+    by_column = find_split_columns(
+        sample.table, columns, hints, files.missing_splits, is_whole=is_whole
+    )
     notes += by_column.notes
-    all_columns, columns = columns, [f for f in columns if f.name not in by_column.roles]
-    written: set[str] | None = None  # None: the files have types
-    if layout and not layout.json_lines:
-        written = _integers_in_other_texts(files[0], layout, columns)
-    if events := choose_events(sample.table, columns, hints, notes):
-        uses = use_events(events, columns, missing, written, notes)
-        uses = replace(uses, split=by_column.split or uses.split)
-    else:
-        roles = _choose_roles(format_, sample.table, columns, hints, notes)
-        _read_as_integers(roles, written or ())
-        time = choose_time(
-            sample.table, columns, roles, time_name, form=time_form, splits=bool(missing)
-        )
-        queries = [name for name, role in roles.items() if role.name == "groups"]
-        split = by_column.split or propose_split(time, missing, *queries)
-        if time is None and "random" in split.get("split", {}):
-            notes += describe_days_of_names(files)
-        if time and is_by_time(split):
-            notes += drop_times_in_disguise(
-                sample.table, roles, time, (*hints.numeric, *hints.categorical)
-            )
-        uses = use_rows(
-            sample.table,
-            columns,
-            roles,
-            time,
-            split,
-            hints,
-            notes,
-            used_names=schema.names,
-            is_whole=is_whole,
-        )
-        is_used = any(role.name in FEATURES for role in uses.roles.values())
-        if not (is_used or uses.more_numbers or uses.more_ids):  # such as the hour of a time
-            raise DataError(_describe_no_feature(path, format_, sample.table, columns, roles))
+    uses = _choose_uses(
+        files,
+        sample.table,
+        [f for f in columns if f.name not in by_column.roles],
+        hints,
+        notes,
+        time_form=time_form,
+        split=by_column.split,
+        is_whole=is_whole,
+    )
     return SchemaProposal(
-        format_,
-        {**_absolute(paths), **uses.split, **_text_places(layout, format_)},
-        tuple((f, {**by_column.roles, **uses.roles}[f.name]) for f in all_columns),
+        files.format,
+        {**_absolute(files.paths), **uses.split, **_text_places(files.layout, files.format)},
+        tuple((f, {**by_column.roles, **uses.roles}[f.name]) for f in columns),
         uses.more_numbers,
         uses.more_ids,
-        None if rows_by_file is None else sum(rows_by_file.values()),
+        None if files.rows_by_file is None else sum(files.rows_by_file.values()),
         tuple(notes),
         uses.interactions,
         uses.num_untimed,
         0 < num_malformed <= FEW_MALFORMED * num_lines,
-        num_train_rows,
+        files.num_train_rows,
     )
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a table, and what they say of its columns and rows."""
+
+    format: str
+    paths: Mapping[str, str]  # by the key of the schema, such as `path` or `test_path`
+    by_key: Mapping[str, Sequence[DataFile]]
+    schema: pa.Schema
+    layout: TextFormat | None  # None: they are not of text
+    rows_by_file: Mapping[str, int] | None  # None: their numbers are unknown
+
+    @property
+    def train(self) -> Sequence[DataFile]:
+        return self.by_key["path"]
+
+    @property
+    def num_train_rows(self) -> int | None:
+        rows = self.rows_by_file
+        return None if rows is None else sum(rows[str(file)] for file in self.train)
+
+    @property
+    def missing_splits(self) -> list[str]:
+        return [name for name in ("validation", "test") if f"{name}_path" not in self.paths]
+
+
+def _read_files(
+    path: str, validation: str | None, test: str | None, hints: Hints
+) -> tuple[_Files, list[str]]:
+    """Find the files of each split and read their schemas; the second part are notes on them."""
+    format_ = detect_format(path)
+    named = {"path": path, "validation_path": validation, "test_path": test}
+    paths = {k: v for k, v in named.items() if v}
+    own_splits, notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
+    paths |= own_splits
+    by_key = _find_files_of_splits(paths, format_)
+    with _advice_on_splits(own_splits):
+        schema, layout, rows_by_file, schema_notes = read_schemas(by_key, format_, hints)
+    notes = [*notes, *describe_other_formats(path, format_), *schema_notes]
+    return _Files(format_, paths, by_key, schema, layout, rows_by_file), notes
+
+
+def _choose_uses(
+    files: _Files,
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    hints: Hints,
+    notes: list[str],
+    *,
+    time_form: str,
+    split: Mapping[str, Any],
+    is_whole: bool,
+) -> Uses:
+    """Return the uses of a table of events, or of rows with labels.
+
+    Args:
+        files: of the table.
+        table: a sample of its rows.
+        columns: its statistics, without the columns that say of which split a row is.
+        hints: what the user says of the columns.
+        notes: gets each decision.
+        time_form: the form of the time that the user has named; empty if they have named none.
+        split: by such a column; empty: there is none.
+        is_whole: whether the sample has all train rows.
+
+    Raises:
+        DataError: where there is no column to learn from.
+    """
+    missing, layout = files.missing_splits, files.layout
+    written: set[str] | None = None  # None: the files have types
+    if layout and not layout.json_lines:
+        written = _integers_in_other_texts(files.train[0], layout, columns)
+    if events := choose_events(table, columns, hints, notes):
+        uses = use_events(events, columns, missing, written, notes)
+        return replace(uses, split=split or uses.split)
+    roles = _choose_roles(files.format, table, columns, hints, notes)
+    _read_as_integers(roles, written or ())
+    time = choose_time(table, columns, roles, hints.time, form=time_form, splits=bool(missing))
+    queries = [name for name, role in roles.items() if role.name == "groups"]
+    split = split or propose_split(time, missing, *queries)
+    if time is None and "random" in split.get("split", {}):
+        notes += describe_days_of_names(files.train)
+    if time and is_by_time(split):
+        notes += drop_times_in_disguise(table, roles, time, (*hints.numeric, *hints.categorical))
+    used_names = files.schema.names
+    uses = use_rows(
+        *(table, columns, roles, time, split, hints, notes),
+        used_names=used_names,
+        is_whole=is_whole,
+    )
+    is_used = any(role.name in FEATURES for role in uses.roles.values())
+    if not (is_used or uses.more_numbers or uses.more_ids):  # such as the hour of a time
+        path = files.paths["path"]
+        raise DataError(_describe_no_feature(path, files.format, table, columns, roles))
+    return uses
 
 
 def _find_files_of_splits(paths: Mapping[str, str], format_: str) -> dict[str, list[DataFile]]:

@@ -109,13 +109,12 @@ def make_plan(
     training = find_training_table(config["dataset"], folder) if needs_texts else None
     batch_size = config["trainer"]["batch_size"] * config["trainer"]["num_processes"]
     part_rows = rows or max(1, round(PART_ROWS / batch_size)) * batch_size
+    files = [file for split_files in table.files.values() for file in split_files]
     manifest = {
         "format": FORMAT,
         "run": read_meta(folder)["signature"],
         "checkpoint": {"step": checkpoint.step, "sha256": checkpoint_hash(checkpoint.path)},
-        "input": input_fingerprint(
-            [file for files in table.files.values() for file in files], table.partitions_read
-        ),
+        "input": input_fingerprint(files, table.partitions_read),
         **({} if split is None else {"split": split}),
         "rows_per_part": part_rows,
         "keep": list(table.keep),

@@ -104,13 +104,9 @@ def build_job(
     update_rows = global_batch_size(trainer.batch_size, trainer.accumulate, ranks.world_size)
     steps_per_epoch = count_steps_per_epoch(dataset, update_rows)
     total_steps = trainer.max_steps or (steps_per_epoch or 0) * (trainer.max_epochs or 0)
-
     context, task, learning_rates_for = _build_learner(inputs, dataset, trains=source is None)
     dataset = with_rows(dataset, context)
-    if "train" in dataset.num_rows or is_stream(dataset):
-        learning_rates = learning_rates_for(total_steps or None, steps_per_epoch)
-    else:  # an evaluation of other splits, which trains nothing
-        learning_rates = LearningRates({}, lambda update: 1.0)
+    learning_rates = _first_rates(dataset, learning_rates_for, total_steps, steps_per_epoch)
     if source is None:
         show_changed_settings(inputs, context.model, learning_rates)
     metric_settings = MetricSettings(**config["metrics"])
@@ -165,6 +161,15 @@ def prepare_process(trainer: TrainerSettings, seed: int, view: View) -> torch.de
             view.note(describe_bf16(cpu_name()))
     seed_everything(seed)
     return device
+
+
+def _first_rates(
+    dataset: Dataset, make_rates: MakeLearningRates, total_steps: int, steps_per_epoch: int | None
+) -> LearningRates:
+    """Return the learning rates at the start; none without train rows, as nothing is trained."""
+    if "train" in dataset.num_rows or is_stream(dataset):
+        return make_rates(total_steps or None, steps_per_epoch)
+    return LearningRates({}, lambda update: 1.0)
 
 
 def _build_learner(
