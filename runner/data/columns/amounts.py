@@ -50,8 +50,8 @@ SAMPLE_TEXTS = 20_000
 def _pattern(form: str) -> str:
     between, mark = _MARKS[form]
     # an Indian lakh is 1,00,000
-    whole = rf"(\d+|[1-9]\d{{0,2}}({between}\d{{2,3}})*{between}\d{{3}})"
-    number = rf"({whole}(\{mark}\d+)?|\{mark}\d+)"
+    integer = rf"(\d+|[1-9]\d{{0,2}}({between}\d{{2,3}})*{between}\d{{3}})"
+    number = rf"({integer}(\{mark}\d+)?|\{mark}\d+)"
     magnitude = rf"({_SPACE}{_MAGNITUDE})?"
     amount = rf"{_CURRENCY}?{_SPACE}[-\x{{2212}}]?{number}{magnitude}{_SPACE}({_UNIT})?[-+]?"
     return rf"^{_SPACE}{_BOUND}?{_SPACE}([-+\x{{2212}}]?{_SPACE}{amount}|\({amount}\)){_SPACE}$"
@@ -162,8 +162,8 @@ def _end_pattern(unit: str) -> str:
 
 def _guess_unit(texts: pa.Array) -> str:
     """Return what follows nearly all numbers, with or without a space; empty if nothing."""
-    found = texts.filter(pc.match_substring_regex(texts, _WITH_UNIT))
-    counts = pc.value_counts(pc.replace_substring_regex(found, _WITH_UNIT, r"\2")).to_pylist()
+    with_unit = texts.filter(pc.match_substring_regex(texts, _WITH_UNIT))
+    counts = pc.value_counts(pc.replace_substring_regex(with_unit, _WITH_UNIT, r"\2")).to_pylist()
     most = max(counts, key=lambda c: int(c["counts"]), default={"counts": 0})
     return str(most["values"]) if most["counts"] > LEAST_FITTING * len(texts) else ""
 
@@ -192,7 +192,7 @@ def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     if not has_thousands["amount_comma"]:
         has_unit = pc.match_substring_regex(texts, rf"{_UNIT}|\d{_SPACE}{_MAGNITUDE}$")
         fits["amount_comma"] = pc.and_(fits["amount_comma"], has_unit)
-    shares = {form: _mean(own) for form, own in fits.items()}
+    shares = {form: _mean(is_form) for form, is_form in fits.items()}
     signs, negative = (share_matching(texts, p) for p in (_SIGN, r"^\s*\("))
     has_signs = signs > (0.0 if is_quantity else LEAST_SIGNS) or negative > 0
     if max(shares.values()) <= LEAST_FITTING or not (has_signs or any(has_thousands.values())):

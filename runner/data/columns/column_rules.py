@@ -63,9 +63,9 @@ def _label_problems(spec: LabelSpec, where: str) -> Iterator[str]:
 
 
 def _amount_problems(spec: LabelSpec | NumericSpec | IdSpec, where: str) -> Iterator[str]:
-    given = {"unit": spec.unit, "missing": list(spec.missing)}
-    for name in (name for name, value in given.items() if value and not spec.amounts):
-        yield f"{where}.{name}={given[name]}: is for texts that are numbers: `input: amount`"
+    settings = {"unit": spec.unit, "missing": list(spec.missing)}
+    for name in (name for name, value in settings.items() if value and not spec.amounts):
+        yield f"{where}.{name}={settings[name]}: is for texts that are numbers: `input: amount`"
     if spec.unit and spec.input == DURATION:
         yield f"{where}.unit={spec.unit}: a duration has units of its own; leave it out"
 

@@ -72,15 +72,15 @@ def text_file_schema(
     decisive = _time_columns(declared, split)
     time_columns = {*declared.time_forms, *decisive}
 
-    def choose(found: pa.Field) -> pa.DataType:
-        wanted = types.get(found.name, found.type)
-        if is_text(found.type) and found.name in decisive:
+    def choose(field: pa.Field) -> pa.DataType:
+        type_ = types.get(field.name, field.type)
+        if is_text(field.type) and field.name in decisive:
             return pa.string()  # `check_split_type` or the first pass checks that these are times
-        if is_temporal(found.type) and found.name in time_columns:
-            return found.type
-        if not json_lines or pt.is_null(found.type) or is_temporal(found.type):
-            return wanted
-        return wanted if pt.is_integer(found.type) and pt.is_floating(wanted) else found.type
+        if is_temporal(field.type) and field.name in time_columns:
+            return field.type
+        if not json_lines or pt.is_null(field.type) or is_temporal(field.type):
+            return type_
+        return type_ if pt.is_integer(field.type) and pt.is_floating(type_) else field.type
 
     return pa.schema([pa.field(f.name, choose(f)) for f in inferred])
 
@@ -161,10 +161,10 @@ def numbers_in_texts(declared: Declared) -> set[str]:
 
     These are vectors, weights of lists, and lists of numbers for buckets. JSON has decimal points.
     """
-    others = ("", ",", "json")
-    lists = [s for s in declared.ids if s.separator not in others]
+    known_separators = ("", ",", "json")
+    lists = [s for s in declared.ids if s.separator not in known_separators]
     return {
-        *(s.column for s in declared.numeric if s.size and s.separator not in others),
+        *(s.column for s in declared.numeric if s.size and s.separator not in known_separators),
         *(s.weights for s in lists if s.weights),
         *(s.column for s in lists if s.encode == "bucketise"),
     }
@@ -183,9 +183,9 @@ def id_types(declared: Declared, file_schema: pa.Schema) -> dict[str, str]:
             type_ = file_schema.field(column).type
             type_ = type_.value_type if is_list(type_) else type_
             if not pt.is_null(type_):
-                whole = "unsigned" if pt.is_uint64(type_) else "integer"
+                integer = "unsigned" if pt.is_uint64(type_) else "integer"
                 is_number = not spec.cross and (spec.encode == "as_is" or spec.input == "integer")
-                types[column] = "string" if is_text(type_) and not is_number else whole
+                types[column] = "string" if is_text(type_) and not is_number else integer
     return types
 
 
@@ -292,9 +292,9 @@ def _time_columns(declared: Declared, split: Split) -> set[str]:
 
 def _number_columns(declared: Declared) -> list[tuple[str, bool]]:
     """Return the columns of numbers, and whether their texts are read as amounts."""
-    found = [(s.column, bool(s.input)) for s in declared.labels if not s.is_text]
-    found += [(s.column, bool(s.input)) for s in declared.numeric if not (s.size or s.encode)]
-    return found + ([(declared.weight, False)] if declared.weight else [])
+    columns = [(s.column, bool(s.input)) for s in declared.labels if not s.is_text]
+    columns += [(s.column, bool(s.input)) for s in declared.numeric if not (s.size or s.encode)]
+    return columns + ([(declared.weight, False)] if declared.weight else [])
 
 
 def _label_columns(declared: Declared, *, allow_zero: bool = False) -> tuple[LabelColumn, ...]:

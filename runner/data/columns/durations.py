@@ -52,11 +52,11 @@ def are_durations(texts: pa.Array, least: float) -> bool:
 
 
 def _sum(parts: pa.Array) -> pa.Array:
-    found = None
+    total = None
     for name, seconds in _SECONDS.items():
-        own = pc.multiply(_number(parts, name), seconds)
-        found = own if found is None else pc.add(found, own)
-    return found
+        term = pc.multiply(_number(parts, name), seconds)
+        total = term if total is None else pc.add(total, term)
+    return total
 
 
 def _number(parts: pa.Array, name: str) -> pa.Array:

@@ -47,8 +47,8 @@ def count_matches(lists: pa.Array, ids_R: pa.Array) -> tuple[np.ndarray, np.ndar
 def _as_texts(values: pa.Array) -> pa.Array:
     if pt.is_floating(values.type):  # with all digits, since Arrow writes 1e+10
         x = values.cast(pa.float64())
-        whole = pc.and_(pc.equal(x, pc.round(x)), pc.less_equal(pc.abs(x), MAX_EXACT_INTEGER))
-        digits = pc.if_else(whole, x, pa.scalar(None, x.type)).cast(pa.int64()).cast(pa.string())
+        is_whole = pc.and_(pc.equal(x, pc.round(x)), pc.less_equal(pc.abs(x), MAX_EXACT_INTEGER))
+        digits = pc.if_else(is_whole, x, pa.scalar(None, x.type)).cast(pa.int64()).cast(pa.string())
         return pc.coalesce(digits, values.cast(pa.string()))
     texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     return pc.replace_substring_regex(texts, r"^(-?\d+)\.0*$", r"\1")

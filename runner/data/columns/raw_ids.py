@@ -76,8 +76,8 @@ def read_ids(
     if spec.cross:
         total = np.zeros(table.num_rows, np.uint64)
         for position, name in enumerate(spec.cross):
-            column, held = single_array(table, name), id_types.get(name)
-            column = _as_type(column, held, name, validator, None, booleans=True)
+            column, id_type = single_array(table, name), id_types.get(name)
+            column = _as_type(column, id_type, name, validator, None, booleans=True)
             values, missing = read_integers(column, name, validator, None)
             values[missing] = np.iinfo(np.int64).min  # a missing value gets a bucket like any other
             total = splitmix64(total ^ splitmix64(values.view(np.uint64), position), 0)
@@ -135,7 +135,7 @@ def read_integers(
         values = fill_missing(column).to_numpy(zero_copy_only=False).astype(np.float64)
         missing = missing | np.isnan(values)
         values = np.where(missing, 0.0, values)
-        whole = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
+        is_whole_V = (values == np.rint(values)) & (np.abs(values) <= MAX_EXACT_INTEGER)
 
         def why(at: int) -> str:
             if not MAX_EXACT_INTEGER < abs(values[at]) < np.inf:
@@ -146,8 +146,8 @@ def read_integers(
                 "them without a point, or as texts"
             )
 
-        validator.reject(name, ~whole, why, row_of_value)
-        return np.where(whole, values, 0).astype(np.int64), missing
+        validator.reject(name, ~is_whole_V, why, row_of_value)
+        return np.where(is_whole_V, values, 0).astype(np.int64), missing
     if not pt.is_integer(column.type):
         column = column.cast(pa.int64())  # booleans, and columns without any value
     return fill_missing(column).to_numpy(zero_copy_only=False).astype(np.int64), missing

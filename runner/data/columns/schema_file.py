@@ -127,8 +127,8 @@ def _location_problems(schema: Mapping[str, Any], where: str) -> Iterator[str]:
 
 def is_delimiter(value: object) -> bool:
     """Return whether a value can separate the columns of a text file."""
-    one = isinstance(value, str) and len(value) == 1 and value.isascii()
-    return one and value not in ('"', "\r", "\n")
+    is_one = isinstance(value, str) and len(value) == 1 and value.isascii()
+    return is_one and value not in ('"', "\r", "\n")
 
 
 def _parse_places(schema: Mapping[str, Any], where: str, problems: list[str]) -> dict[str, Any]:
@@ -178,32 +178,32 @@ def _parse_specs(
     choices = CHOICES_OF_NUMBERS if kind is NumericSpec else CHOICES
     choices = {**choices, "input": AMOUNT_FORMS} if kind is LabelSpec else choices
     specs = []
-    for pattern, given in declared.items():
-        key, settings = f"{where}.{role}.{pattern}", given or {}
+    for pattern, declaration in declared.items():
+        key, settings = f"{where}.{role}.{pattern}", declaration or {}
         if not isinstance(settings, Mapping):
             problems.append(
                 f"{key}={settings!r}: expected settings, of {', '.join(known)}, or none: {{}}"
             )
             continue
-        found = list(unknown_keys(settings, known, key))
+        own_problems = list(unknown_keys(settings, known, key))
         values = {}
         for name in settings.keys() & known.keys():
             try:
                 values[name] = _parse_value(settings[name], known[name], f"{key}.{name}", choices)
             except ConfigError as error:
-                found.append(str(error))
+                own_problems.append(str(error))
                 continue
             declared_key = RANGES[kind].get(name)
             if declared_key and (
                 problem := declared_key.find_problem(f"{key}.{name}", values[name])
             ):
-                found.append(problem)
+                own_problems.append(problem)
         try:
             names = expand_pattern(str(pattern), where=f"{where}.{role}")
         except ConfigError as error:
-            found.append(str(error))
-        problems += found
-        if not found:
+            own_problems.append(str(error))
+        problems += own_problems
+        if not own_problems:
             specs += [kind(**{"column": name, **values, "name": name}) for name in names]
     return specs
 
@@ -258,8 +258,8 @@ def _parse_value(
         return float(value)
     elif type_ == "str" and isinstance(value, str):
         return value
-    named = {"int": "a whole number", "bool": "true or false", "str": "a text"}
-    expected = named.get(type_.split(" ")[0], "a number")
+    kinds = {"int": "a whole number", "bool": "true or false", "str": "a text"}
+    expected = kinds.get(type_.split(" ")[0], "a number")
     if type_.startswith("tuple"):
         values = value if isinstance(value, (list, tuple)) else [value]
         texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]

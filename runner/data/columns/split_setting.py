@@ -104,43 +104,45 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
     form = setting.get("input", "") if kind == "time" else ""
     if form and form not in TIME_FORMS:
         raise ConfigError(unknown_choice(f"{key}.input", form, TIME_FORMS))
-    own = (kind, "input") if kind == "time" else (kind,)
+    own_keys = (kind, "input") if kind == "time" else (kind,)
     has_column = kind in ("column", "group", "time")
-    of = {k: v for k, v in setting.items() if k not in own} if has_column else setting[kind]
-    if not isinstance(of, Mapping):
-        raise ConfigError(f"{key}.{kind}={of!r}: expected split: share")
+    parts = {k: v for k, v in setting.items() if k not in own_keys} if has_column else setting[kind]
+    if not isinstance(parts, Mapping):
+        raise ConfigError(f"{key}.{kind}={parts!r}: expected split: share")
     more = [] if has_column else [k for k in setting if k != kind]
-    for name in [*of, *more]:
+    for name in [*parts, *more]:
         if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
-    of = {name: value for name, value in of.items() if value not in (None, 0, [], ())}
+    parts = {name: value for name, value in parts.items() if value not in (None, 0, [], ())}
     if kind in ("random", "user", "group"):
         where = key if has_column else f"{key}.{kind}"
-        for name, share in of.items():
+        for name, share in parts.items():
             is_number = isinstance(share, int | float) and not isinstance(share, bool)
             if not is_number or not 0 <= share <= 1:
                 raise ConfigError(f"{where}.{name}={share}: must be a share from 0 to 1")
-        if abs(sum(map(float, of.values())) - 1) > 1e-9:
-            raise ConfigError(f"{where}: shares add up to {sum(of.values()):g}, not to 1")
+        if abs(sum(map(float, parts.values())) - 1) > 1e-9:
+            raise ConfigError(f"{where}: shares add up to {sum(parts.values()):g}, not to 1")
     elif kind == "time":
-        of = {name: _parse_length(value, f"{key}.{name}") for name, value in of.items()}
-        if "train" in of or not of:
+        parts = {name: _parse_length(value, f"{key}.{name}") for name, value in parts.items()}
+        if "train" in parts or not parts:
             raise ConfigError(f"{key}: a split by time needs the lengths of validation and test")
-        dates = [of[name][1] for name in ("validation", "test") if of.get(name, [""])[0] == "date"]
-        if len(dates) not in (0, len(of)) or dates != sorted(set(dates)):
+        dates = [
+            parts[name][1] for name in ("validation", "test") if parts.get(name, [""])[0] == "date"
+        ]
+        if len(dates) not in (0, len(parts)) or dates != sorted(set(dates)):
             raise ConfigError(
                 f"{key}: if one split begins at a date, all do, validation before test"
             )
     else:
-        of = {
+        parts = {
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
-            for n, v in of.items()
+            for n, v in parts.items()
         }
     if has_column and (isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)):
         raise ConfigError(f"{key}.{kind}={setting[kind]!r}: expected the name of a column")
-    if kind != "time" and "train" not in of:
+    if kind != "time" and "train" not in parts:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
-    return Split(kind, of, str(setting[kind]) if has_column else None, form)
+    return Split(kind, parts, str(setting[kind]) if has_column else None, form)
 
 
 def _leave_out(count: Any, key: str) -> Split:
@@ -151,10 +153,10 @@ def _leave_out(count: Any, key: str) -> Split:
 
 def with_spellings(values: Sequence[str]) -> list[str]:
     """Return texts, with the other spellings of true and false, which YAML does not distinguish."""
-    found = list(values)
+    spellings = list(values)
     for value in {"True", "False"} & {*values}:
-        found += [value.lower(), value.upper()]
-    return found
+        spellings += [value.lower(), value.upper()]
+    return spellings
 
 
 def parse_duration(text: str) -> float | None:

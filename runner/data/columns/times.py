@@ -168,8 +168,8 @@ def _parse_weeks(texts: pa.Array) -> pa.Array:
 
 def _parse_months(texts: pa.Array) -> pa.Array:
     """Return the first days of months such as 2024-01, in ISO 8601, or Jan-2024."""
-    named = pc.match_substring_regex(texts, rf"^(?i:{'|'.join(_MONTHS)})-\d{{4}}$")
-    for number, name in enumerate(_MONTHS, 1) if pc.any(named).as_py() else ():
+    is_month = pc.match_substring_regex(texts, rf"^(?i:{'|'.join(_MONTHS)})-\d{{4}}$")
+    for number, name in enumerate(_MONTHS, 1) if pc.any(is_month).as_py() else ():
         texts = pc.replace_substring_regex(texts, rf"^(?i:{name})-(\d{{4}})$", rf"\1-{number:02}")
     fits = pc.match_substring_regex(texts, r"^\d{4}-(0[1-9]|1[0-2])$")
     days = pc.binary_join_element_wise(texts, "01", "-")
@@ -220,21 +220,23 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
         "ymd": year + middle + day,
     }[order]
     clock = r"(?P<H>\d{1,2}):(?P<M>\d{2})(?::(?P<S>\d{2})(?:\.\d+)?)?(?: ?(?P<P>[AaPp])[Mm])?"
-    found = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date_}(?:[ T,]+{clock})?$")
-    fits_R = found.is_valid().to_numpy(zero_copy_only=False)
+    matches = pc.extract_regex(pc.utf8_trim_whitespace(texts), f"^{date_}(?:[ T,]+{clock})?$")
+    fits_R = matches.is_valid().to_numpy(zero_copy_only=False)
 
     def number(part: str) -> np.ndarray:
-        digits = pc.struct_field(found, part)
+        digits = pc.struct_field(matches, part)
         digits = pc.if_else(pc.equal(digits, ""), "0", digits).fill_null("0")
         return np.asarray(digits.cast(pa.int64()).to_numpy(zero_copy_only=False))
 
     years_R, months_R, days_R = number("y"), number("m"), number("d")
-    names = pc.utf8_lower(pc.utf8_slice_codeunits(pc.struct_field(found, "name"), 0, 3))
-    named = pc.index_in(names, pa.array(_MONTHS)).fill_null(-1)
-    months_R = months_R + 1 + named.to_numpy()  # one of the two is 0
+    names = pc.utf8_lower(pc.utf8_slice_codeunits(pc.struct_field(matches, "name"), 0, 3))
+    month_numbers = pc.index_in(names, pa.array(_MONTHS)).fill_null(-1)
+    months_R = months_R + 1 + month_numbers.to_numpy()  # one of the two is 0
     years_R = years_R + np.select([years_R < 69, years_R < 100], [2000, 1900], 0)
     hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
-    half_R = pc.utf8_lower(pc.struct_field(found, "P")).fill_null("").to_numpy(zero_copy_only=False)
+    half_R = (
+        pc.utf8_lower(pc.struct_field(matches, "P")).fill_null("").to_numpy(zero_copy_only=False)
+    )
     fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
     hours_R = np.where(half_R == "", hours_R, hours_R % 12 + 12 * (half_R == "p"))
     fits_R &= (years_R >= 1900) & (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)

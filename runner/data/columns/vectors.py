@@ -21,11 +21,11 @@ from runner.data.files.text_values import NUMBER_PATTERN, split_texts, strip_num
 
 def expand_vectors(specs: Iterable[NumericSpec]) -> tuple[NumericSpec, ...]:
     """Return a feature for each element of a vector, `name[0]` to `name[S - 1]`."""
-    found: list[NumericSpec] = []
+    expanded: list[NumericSpec] = []
     for spec in specs:
         elements = [replace(spec, name=f"{spec.name}[{i}]", element=i) for i in range(spec.size)]
-        found += elements or [spec]
-    return tuple(found)
+        expanded += elements or [spec]
+    return tuple(expanded)
 
 
 def split_vectors(column: pa.Array, separator: str) -> pa.Array:

@@ -100,14 +100,14 @@ class _Run(NamedTuple):
         They are not mapped: the pages that the system reads ahead of every run would not fit into
         little memory, and be read again for each range.
         """
-        found = np.empty((2, stop - start), np.int64)
+        block = np.empty((2, stop - start), np.int64)
         with self.path.open("rb", buffering=0) as file:
             if hasattr(os, "posix_fadvise"):  # not on macOS
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-            for row, first in zip(found, (0, self.num_values)):
+            for row, first in zip(block, (0, self.num_values)):
                 file.seek(8 * (first + start))
                 row[:] = np.fromfile(file, np.int64, stop - start)
-        return found
+        return block
 
 
 def _iterate_ranges(runs: Sequence[_Run], max_values: int) -> Iterator[list[np.ndarray]]:
@@ -153,13 +153,13 @@ def look_up_ids(values: np.ndarray, vocabulary: np.ndarray, missing: np.ndarray)
         # In ascending order, neighbours share cache lines and mapped pages. Of a vocabulary that
         # exceeds memory, each block is read once for all values.
         order = np.argsort(values)
-        ordered, found, done = values[order], ids.copy(), 0
+        ordered, ordered_ids, done = values[order], ids.copy(), 0
         for start in range(0, len(vocabulary), SEARCHED_AT_ONCE):
             block = vocabulary[start : start + SEARCHED_AT_ONCE]
             end = int(np.searchsorted(ordered, block[-1], side="right"))
-            _look_up(ordered[done:end], block, FIRST_VALUE_ID + start, found[done:end])
+            _look_up(ordered[done:end], block, FIRST_VALUE_ID + start, ordered_ids[done:end])
             done = end
-        ids[order] = found
+        ids[order] = ordered_ids
     ids[missing] = MISSING_ID
     return ids
 

@@ -70,10 +70,10 @@ def check_dataset(
         elif batch is not _NONE:
             full = batch_size if end >= update else None
             after = DataPosition(1, 0) if end <= update else DataPosition(0, update)
-            found = [*find_batch_problems(batch, dataset.schema, batch_size, full)]
+            issues = [*find_batch_problems(batch, dataset.schema, batch_size, full)]
             if is_train and isinstance(batch, Batch):
-                found += _position_problems(batch, after)
-            problems += [f"first batch of the {split} split: {problem}" for problem in found]
+                issues += _position_problems(batch, after)
+            problems += [f"first batch of the {split} split: {problem}" for problem in issues]
     raise_combined(f"dataset: {problem}" for problem in problems)
 
 

@@ -57,8 +57,8 @@ def files_below(
     Raises:
         OSError: for a folder that cannot be read.
     """
-    real = os.path.realpath(folder)
-    if real in above:
+    real_path = os.path.realpath(folder)
+    if real_path in above:
         return
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
@@ -66,7 +66,7 @@ def files_below(
             continue
         if os.path.isdir(path):
             if not is_run_directory(path) and not _has_files(path, _SWEEP_FILES):
-                yield from files_below(path, above | {real})
+                yield from files_below(path, above | {real_path})
         elif is_file_or_broken_link(path):
             yield path
 

@@ -66,12 +66,12 @@ def read_arrow_schema(file: DataFile, format_: str) -> pa.Schema:
         DataError: naming a file that cannot be read.
     """
     check_installed(format_)
-    own = _FORMATS[format_]
+    format_reader = _FORMATS[format_]
     try:
         with file.open() as handle:
-            return flatten_schema(own.read_schema(handle))
+            return flatten_schema(format_reader.read_schema(handle))
     except READ_ERRORS as error:
-        problem = f"not a readable {own.name} file ({first_line(error)})"
+        problem = f"not a readable {format_reader.name} file ({first_line(error)})"
         raise DataError(f"{file}: {problem}") from error
 
 
@@ -92,8 +92,8 @@ def leave_out_empty(
     """
     if format_ not in ARROW_FORMATS or len(set(schemas.values())) < 2:
         return dict(schemas)
-    read = (file for file in files if str(file) in schemas)
-    with_rows = [str(file) for file in read if any(read_arrow_chunks(file, format_, []))]
+    own_files = (file for file in files if str(file) in schemas)
+    with_rows = [str(file) for file in own_files if any(read_arrow_chunks(file, format_, []))]
     return {path: schemas[path] for path in with_rows}
 
 
@@ -104,24 +104,24 @@ def read_arrow_chunks(file: DataFile, format_: str, columns: Sequence[str]) -> I
         DataError: naming the file, and the part of it that cannot be read.
     """
     check_installed(format_)
-    part, done, count = 0, 0, 0
-    own = _FORMATS[format_]
-    unit = own.part_name
+    part, num_read, count = 0, 0, 0
+    format_reader = _FORMATS[format_]
+    unit = format_reader.part_name
     try:
         with file.open() as handle:
-            names = _names_in_file(own.read_schema(handle), columns)
+            names = _names_in_file(format_reader.read_schema(handle), columns)
             handle.seek(0)
-            for part, table in own.read_parts(handle, names):
+            for part, table in format_reader.read_parts(handle, names):
                 for first in range(0, table.num_rows, CHUNK_ROWS):
                     rows = table.slice(first, CHUNK_ROWS)
                     count = rows.num_rows
-                    at = first if unit else done  # blocks of Avro have no number
+                    at = first if unit else num_read  # blocks of Avro have no number
                     chosen = unpack_columns(rows.select(names)).select(list(columns))
                     yield RowChunk(file, part, at, count, chosen, part_name=unit)
-                    done += count
+                    num_read += count
                 part += 1  # for the message, if reading the next one fails
     except READ_ERRORS as error:
-        where = f"{unit} {part}" if unit else f"after row {done - 1}" if done else "row 0"
+        where = f"{unit} {part}" if unit else f"after row {num_read - 1}" if num_read else "row 0"
         raise DataError(f"{file}: {where}: {first_line(error)}") from error
 
 
@@ -129,8 +129,8 @@ def _names_in_file(schema: pa.Schema, columns: Sequence[str]) -> list[str]:
     """Return the columns of a file in which these are, as fields of structs or themselves."""
     if not any(pt.is_struct(field.type) for field in schema):
         return list(columns)
-    wanted = set(columns)
-    return [f.name for f in schema if wanted.intersection(flatten_schema(pa.schema([f])).names)]
+    names = set(columns)
+    return [f.name for f in schema if names.intersection(flatten_schema(pa.schema([f])).names)]
 
 
 def _open_arrow(handle: Any, columns: Sequence[str] | None = None) -> Any:

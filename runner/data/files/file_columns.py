@@ -53,8 +53,10 @@ def check_same_schema(
         for name in columns:
             count = len(schema.get_all_field_indices(name))
             if count == 0:
-                asked = f", which {by}" if (by := needed_by(name)) else ""
-                raise DataError(f"{path}: {_describe_missing(name, asked, path, schemas, columns)}")
+                reason = f", which {by}" if (by := needed_by(name)) else ""
+                raise DataError(
+                    f"{path}: {_describe_missing(name, reason, path, schemas, columns)}"
+                )
             if count > 1:
                 raise DataError(
                     f"{path}: {count} columns are called {name!r}; give each a name of its own"
@@ -75,12 +77,12 @@ def promote_types(schemas: Mapping[str, pa.Schema]) -> dict[str, pa.Schema]:
     Args:
         schemas: path -> the types in that file.
     """
-    found: dict[str, dict[pa.DataType, None]] = {}
+    types_of: dict[str, dict[pa.DataType, None]] = {}
     for schema in schemas.values():
         for column in schema:
-            found.setdefault(column.name, {})[column.type] = None
+            types_of.setdefault(column.name, {})[column.type] = None
     common = {}
-    for name, types in found.items():
+    for name, types in types_of.items():
         if len(types) > 1:
             plain = [pa.schema([(name, unpacked_type(type_))]) for type_ in types]
             try:
@@ -101,10 +103,10 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
         ArrowInvalid: naming the column, for a value that its type cannot represent.
     """
     for index, column in enumerate(table.schema):
-        wanted = unpacked_type(schema.field(column.name).type)
-        if unpacked_type(column.type) != wanted:
+        type_ = unpacked_type(schema.field(column.name).type)
+        if unpacked_type(column.type) != type_:
             try:
-                cast = table[column.name].cast(wanted)
+                cast = table[column.name].cast(type_)
             except pa.ArrowInvalid as error:
                 raise pa.ArrowInvalid(f"column {column.name!r}: {first_line(error)}") from error
             table = table.set_column(index, column.name, cast)
@@ -122,26 +124,26 @@ def _delimiter_hint(column: str, names: Sequence[str]) -> str:
 
 
 def _describe_missing(
-    name: str, asked: str, path: str, schemas: Mapping[str, pa.Schema], columns: Container[str]
+    name: str, reason: str, path: str, schemas: Mapping[str, pa.Schema], columns: Container[str]
 ) -> str:
     for other, schema in schemas.items():
         if is_partition(schema, name):
             return (
-                f"no column {name!r}{asked}, and no folder {name}=... in its path, as {other} has"
+                f"no column {name!r}{reason}, and no folder {name}=... in its path, as {other} has"
             )
     folder = re.match(rf".*/{re.escape(name)}=[^/]*", path)
     if folder and not any(name in schema.names for schema in schemas.values()):
         files = f"{folder[0]}/**/*{posixpath.splitext(path)[1]}"
         return (
-            f"no column {name!r}{asked}; of a folder only those below it are columns, of a glob "
+            f"no column {name!r}{reason}; of a folder only those below it are columns, of a glob "
             f"all in its path: {files}"
         )
     names = schemas[path].names
     # one that is read itself, or that occurs with the missing one in other files, is not meant
-    beside = {n for schema in schemas.values() if name in schema.names for n in schema.names}
-    unread = [n for n in names if n not in columns and n not in beside]
+    excluded = {n for schema in schemas.values() if name in schema.names for n in schema.names}
+    unread = [n for n in names if n not in columns and n not in excluded]
     near = _delimiter_hint(name, names) or nearest_hint(name, unread, 3)
-    others = [other for other, schema in schemas.items() if name in schema.names]
-    if others and not near and not asked:
-        near = f", as {others[0]} has; of two tables, name one"
-    return f"no column {name!r}{asked}{near}"
+    having = [other for other, schema in schemas.items() if name in schema.names]
+    if having and not near and not reason:
+        near = f", as {having[0]} has; of two tables, name one"
+    return f"no column {name!r}{reason}{near}"

@@ -129,9 +129,9 @@ def find_files(paths: str | Sequence[str], format_: str, *, key: str) -> list[Da
     by_path: dict[str, DataFile] = {}
     for path in [paths] if isinstance(paths, str) else paths:
         is_remote = "://" in path
-        given = path.partition("://")[2] if is_remote else os.path.abspath(os.path.expanduser(path))
+        root = path.partition("://")[2] if is_remote else os.path.abspath(os.path.expanduser(path))
         for file in (_find_remote if is_remote else _find_local)(path, format_, key):
-            by_path[str(file)] = replace(file, partitions=_parse_partitions(file.path, given))
+            by_path[str(file)] = replace(file, partitions=_parse_partitions(file.path, root))
     files = _without_links_to_others(list(by_path.values()))
     return sorted(files, key=lambda file: (file.name, str(file)))
 
@@ -145,11 +145,11 @@ def _without_links_to_others(files: Sequence[DataFile]) -> list[DataFile]:
     for file in files:
         target = str(file) if file.remote else os.path.realpath(file.path)
         by_target.setdefault(target, []).append(file)
-    kept = []
+    targets = []
     for same in by_target.values():
         num_links = [_count_links(Path(file.path)) if len(same) > 1 else 0 for file in same]
-        kept += [file for file, num in zip(same, num_links) if num == min(num_links)]
-    return kept
+        targets += [file for file, num in zip(same, num_links) if num == min(num_links)]
+    return targets
 
 
 def _count_links(path: Path) -> int:
@@ -161,19 +161,19 @@ def _count_links(path: Path) -> int:
     return 0
 
 
-def _parse_partitions(path: str, given: str) -> dict[str, str | None]:
+def _parse_partitions(path: str, root: str) -> dict[str, str | None]:
     """Return the values of folders `NAME=VALUE`, written as Hive does.
 
     Below a given folder its subfolders count; of a file or a glob the whole path, as in Arrow.
     """
-    folder = f"/{given.partition('/')[2]}".rstrip("/") + "/"  # the host of a URL may be left out
+    folder = f"/{root.partition('/')[2]}".rstrip("/") + "/"  # the host of a URL may be left out
     below = path.partition(folder)[2] or path
-    found = {}
+    partitions = {}
     for part in below.split("/")[:-1]:
         name, equals, value = part.partition("=")
         if name and equals:
-            found[unquote(name)] = None if value == MISSING_PARTITION else unquote(value)
-    return found
+            partitions[unquote(name)] = None if value == MISSING_PARTITION else unquote(value)
+    return partitions
 
 
 def is_rather_note(name: str) -> bool:
@@ -183,8 +183,8 @@ def is_rather_note(name: str) -> bool:
 
 def describe_days_of_names(files: Sequence[DataFile]) -> list[str]:
     """Return a note if each file of a table without a time column is named after a day."""
-    found = [_DAY_OF_NAME.search(os.path.basename(file.path)) for file in files]
-    days = ["-".join(match.groups()) for match in found if match]
+    matches = [_DAY_OF_NAME.search(os.path.basename(file.path)) for file in files]
+    days = ["-".join(match.groups()) for match in matches if match]
     if len(days) < len(files) or len({*days}) < 2:
         return []
     return [
@@ -199,14 +199,14 @@ def describe_other_formats(path: str, format_: str) -> list[str]:
     if not os.path.isdir(path):
         return []
     endings = {e for endings in SUFFIXES.values() for e in endings}
-    others = {e for e in endings - {*SUFFIXES[format_]} if not is_rather_note(e)}
-    found = [name for name in names_in(path) if name.lower().endswith(tuple(others))]
-    if not found:
+    other_endings = {e for e in endings - {*SUFFIXES[format_]} if not is_rather_note(e)}
+    unread = [name for name in names_in(path) if name.lower().endswith(tuple(other_endings))]
+    if not unread:
         return []
-    count = "a file" if len(found) == 1 else f"{len(found):,} files"
+    count = "a file" if len(unread) == 1 else f"{len(unread):,} files"
     return [
         f"{count} of another format than {format_} in {path}, such as "
-        f"{os.path.relpath(min(found), path)}, {'is' if len(found) == 1 else 'are'} not read"
+        f"{os.path.relpath(min(unread), path)}, {'is' if len(unread) == 1 else 'are'} not read"
     ]
 
 
@@ -280,8 +280,8 @@ def check_apart(files: Mapping[str, Sequence[DataFile]]) -> None:
     """
     train = {os.path.realpath(str(file)) for file in files["train"]}
     for split in files.keys() - {"train"}:
-        own = {os.path.realpath(str(file)) for file in files[split]}
-        if (shared := sorted(train & own)) and train != own:
+        split_files = {os.path.realpath(str(file)) for file in files[split]}
+        if (shared := sorted(train & split_files)) and train != split_files:
             count = "a file" if len(shared) == 1 else f"{len(shared):,} files"
             raise DataError(
                 f"dataset.path and dataset.{split}_path share {count}, such as {shared[0]}: the "

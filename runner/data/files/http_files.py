@@ -32,13 +32,13 @@ class _RangeReader(io.RawIOBase):
 
     def __init__(self, url: str) -> None:
         self._url, self._position, self._whole = url, 0, b""
-        answer = _get(url, "bytes=0-0")
-        self.etag = answer.headers.get("ETag", "")
-        total = re.fullmatch(r"bytes 0-0/(\d+)", answer.headers.get("Content-Range", ""))
-        if answer.status == 206 and total:
+        response = _get(url, "bytes=0-0")
+        self.etag = response.headers.get("ETag", "")
+        total = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("Content-Range", ""))
+        if response.status == 206 and total:
             self.size = int(total[1])
         else:  # also for an empty file, which has no range
-            self._whole = answer.data if answer.status == 200 else b""
+            self._whole = response.data if response.status == 200 else b""
             self.size = len(self._whole)
 
     def readable(self) -> bool:
@@ -66,8 +66,8 @@ class _RangeReader(io.RawIOBase):
         return count
 
     def _read_range(self, end: int) -> bytes:
-        answer = _get(self._url, f"bytes={self._position}-{end - 1}")
-        etag, content = answer.headers.get("ETag", ""), cast(bytes, answer.data)
+        response = _get(self._url, f"bytes={self._position}-{end - 1}")
+        etag, content = response.headers.get("ETag", ""), cast(bytes, response.data)
         if etag != self.etag or len(content) != end - self._position:
             raise OSError(
                 f"was changed while it was read (its ETag was {self.etag or 'none'} and is "
@@ -90,15 +90,15 @@ def _get(url: str, range_: str) -> Any:
     headers = urllib3.util.make_headers(accept_encoding="identity", basic_auth=parsed.auth)
     try:
         address = parsed._replace(auth=None).url
-        answer = _pool(os.getpid()).request("GET", address, headers={**headers, "Range": range_})
+        response = _pool(os.getpid()).request("GET", address, headers={**headers, "Range": range_})
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
         raise OSError(f"the server does not answer ({reason})") from error
-    if answer.status in (404, 410):
+    if response.status in (404, 410):
         raise FileNotFoundError(url)
-    if answer.status not in (200, 206, 416):
-        raise OSError(f"the server answers {answer.status} {answer.reason}")
-    return answer
+    if response.status not in (200, 206, 416):
+        raise OSError(f"the server answers {response.status} {response.reason}")
+    return response
 
 
 @cache

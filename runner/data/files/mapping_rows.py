@@ -25,8 +25,8 @@ def table_of_mappings(
     for column in table.schema if schema is not None else ():
         if "int" not in str(column.type) or _are_whole([row.get(column.name) for row in rows]):
             continue
-        for row, kept in zip(rows, table[column.name].to_pylist()):
-            if not _is_whole(row.get(column.name), kept):
+        for row, converted in zip(rows, table[column.name].to_pylist()):
+            if not _is_whole(row.get(column.name), converted):
                 raise pa.ArrowInvalid(
                     f"column {column.name!r}: value {row[column.name]!r} is not of type "
                     f"{column.type}, which rows before it have"
@@ -42,8 +42,8 @@ def _are_whole(values: Sequence[Any]) -> bool:
         return False
 
 
-def _is_whole(value: Any, kept: Any) -> bool:
+def _is_whole(value: Any, converted: Any) -> bool:
     """Return whether integers, also those in lists, were converted unchanged."""
-    if isinstance(kept, list):
-        return all(map(_is_whole, value, kept))
-    return not isinstance(kept, int) or bool(value == kept)
+    if isinstance(converted, list):
+        return all(map(_is_whole, value, converted))
+    return not isinstance(converted, int) or bool(value == converted)

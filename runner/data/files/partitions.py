@@ -29,7 +29,7 @@ def with_partitions(
         files: all of them, for their folders.
         texts: names of columns that are texts whatever their values.
     """
-    taken = {name for schema in schemas.values() for name in schema.names}
+    used_names = {name for schema in schemas.values() for name in schema.names}
     values: dict[str, set[str | None]] = {}
     for file in files:
         for name, value in file.partitions.items():
@@ -37,11 +37,11 @@ def with_partitions(
     fields = {
         name: pa.field(
             name,
-            pa.string() if name in texts or not all(map(_is_whole, found)) else pa.int64(),
+            pa.string() if name in texts or not all(map(_is_whole, texts_of_name)) else pa.int64(),
             metadata=_PARTITION,
         )
-        for name, found in values.items()
-        if name not in taken
+        for name, texts_of_name in values.items()
+        if name not in used_names
     }
     more = {str(f): [fields[n] for n in f.partitions if n in fields] for f in files}
     return {path: pa.schema([*schema, *more[path]]) for path, schema in schemas.items()}

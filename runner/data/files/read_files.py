@@ -73,9 +73,9 @@ def open_parquet_file(
                 read_dictionary=list(dictionary_columns),
             )
         except READ_ERRORS as error:
-            others = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
-            is_other = others and "parquet" not in others
-            hint = f"; by its name it is one for dataset={others[0]}" if is_other else ""
+            formats = [f for f, endings in SUFFIXES.items() if str(file).lower().endswith(endings)]
+            is_other = formats and "parquet" not in formats
+            hint = f"; by its name it is one for dataset={formats[0]}" if is_other else ""
             raise DataError(
                 f"{file}: not a readable Parquet file ({first_line(error)}){hint}"
             ) from error
@@ -115,7 +115,7 @@ def read_parquet_chunks(
         for group, count in enumerate(counts):
             if row_groups is not None and group not in row_groups:
                 continue
-            done = 0
+            num_read = 0
             try:
                 for batch in opened.iter_batches(
                     CHUNK_ROWS, row_groups=[group], columns=list(columns), use_threads=False
@@ -124,14 +124,14 @@ def read_parquet_chunks(
                     for column in table.columns:
                         _check_dictionary_indices(column)
                     table = unpack_columns(table).select(list(columns))
-                    yield RowChunk(file, group, done, table.num_rows, table)
-                    done += table.num_rows
-                _check_num_rows(done, count)
+                    yield RowChunk(file, group, num_read, table.num_rows, table)
+                    num_read += table.num_rows
+                _check_num_rows(num_read, count)
             except READ_ERRORS as error:
                 problem = f"{file}: row group {group}: {first_line(error)}"
-                if not skip_bad_rows or done >= count:
+                if not skip_bad_rows or num_read >= count:
                     raise DataError(problem) from error
-                yield RowChunk(file, group, done, count - done, None, problem)
+                yield RowChunk(file, group, num_read, count - num_read, None, problem)
 
 
 def _check_num_rows(num_rows: int, expected: int) -> None:
@@ -204,8 +204,8 @@ def unpack_columns(table: pa.Table) -> pa.Table:
             table = table.set_column(index, column.name, pa.chunked_array(chunks, type_))
         elif plain != column.type and not (pt.is_dictionary(column.type) and is_text(plain)):
             is_uuid = getattr(column.type, "extension_name", "") == "arrow.uuid"
-            made = pa.field(column.name, plain, metadata=_UUID if is_uuid else None)
-            table = table.set_column(index, made, _cast(table[column.name], plain))
+            field = pa.field(column.name, plain, metadata=_UUID if is_uuid else None)
+            table = table.set_column(index, field, _cast(table[column.name], plain))
     return table
 
 

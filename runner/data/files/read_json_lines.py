@@ -62,18 +62,18 @@ def _infer_schema(block: bytes, file: DataFile) -> pa.Schema:
 
 def _unify_most(tables: Iterable[pa.Table]) -> pa.Schema:
     """Return the schema of most rows; rows that contradict it will be read as malformed."""
-    found: list[tuple[pa.Schema, int]] = []  # schemas that contradict each other, and their rows
+    groups: list[tuple[pa.Schema, int]] = []  # schemas that contradict each other, and their rows
     for table in tables:
-        for n, (schema, num_rows) in enumerate(found):
+        for n, (schema, num_rows) in enumerate(groups):
             try:
                 unified = pa.unify_schemas([schema, table.schema], promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 continue
-            found[n] = unified, num_rows + table.num_rows
+            groups[n] = unified, num_rows + table.num_rows
             break
         else:
-            found.append((table.schema, table.num_rows))
-    return max(found, key=lambda schema_and_rows: schema_and_rows[1])[0]
+            groups.append((table.schema, table.num_rows))
+    return max(groups, key=lambda schema_and_rows: schema_and_rows[1])[0]
 
 
 def _with_typed_lists(schema: pa.Schema) -> pa.Schema:
@@ -132,7 +132,7 @@ def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
     if not any("." in name for name in types):
         return [pa.field(name, type_) for name, type_ in types.items()]
     with closing(read_blocks(file, BLOCK_BYTES)) as blocks:
-        found = _infer_schema(next(blocks, b""), file)
+        inferred = _infer_schema(next(blocks, b""), file)
 
     def choose(fields: Iterable[pa.Field], before: str) -> Iterator[pa.Field]:
         for field in fields:
@@ -143,7 +143,7 @@ def _nest(file: DataFile, types: Mapping[str, pa.DataType]) -> list[pa.Field]:
             elif (name := before + field.name) in types:
                 yield pa.field(field.name, types[name])
 
-    fields = list(choose(found, ""))
+    fields = list(choose(inferred, ""))
     missing = set(types) - set(flatten_schema(pa.schema(fields)).names)
     return [*fields, *(pa.field(name, types[name]) for name in types if name in missing)]
 
@@ -173,14 +173,14 @@ def _parse_as(block: bytes, schema: pa.Schema | None) -> pa.Table:
 def _with_unsigned(table: pa.Table, block: bytes) -> pa.Table:
     """Convert integers from 2^63 on to uint64; Arrow infers double for them and rounds them."""
     for index, field in enumerate(table.schema):
-        wanted = _unsigned_field(field, table.column(index).combine_chunks())
-        if wanted == field:
+        unsigned = _unsigned_field(field, table.column(index).combine_chunks())
+        if unsigned == field:
             continue
         try:
-            whole = _parse_as(block, pa.schema([wanted]))
+            parsed = _parse_as(block, pa.schema([unsigned]))
         except pa.ArrowInvalid:  # fractions or negative numbers are among them
             continue
-        table = table.set_column(index, wanted, whole.column(0))
+        table = table.set_column(index, unsigned, parsed.column(0))
     return table
 
 

@@ -94,9 +94,9 @@ class StoreFiles(RemoteFiles):
         from pyarrow import fs
 
         selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
-        found = [info for info in self._files.get_file_info(selector) if info.is_file]
-        self._sizes |= {info.path: info.size for info in found}
-        return [info.path for info in found]
+        infos = [info for info in self._files.get_file_info(selector) if info.is_file]
+        self._sizes |= {info.path: info.size for info in infos}
+        return [info.path for info in infos]
 
     def open(self, path: str) -> tuple[IO[bytes], str]:
         with store_errors(f"{self._scheme}://{path}"):

@@ -191,6 +191,6 @@ def _check_text(start: bytes, file: DataFile) -> None:
         fix = "write its table as Parquet or CSV"
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or start.count(0) > len(start) // 3:
             name = shell_path(file)
-            made = new_name(file, "utf8.csv")
-            fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > {made} converts it"
+            converted = new_name(file, "utf8.csv")
+            fix = f"if it is UTF-16, iconv -f UTF-16 -t UTF-8 {name} > {converted} converts it"
         raise DataError(f"{file}: is no text in UTF-8: it has bytes of value 0; {fix}")

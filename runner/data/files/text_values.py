@@ -167,11 +167,11 @@ def _parse_unusual_lists(inner: pa.Array, parts: pa.Array) -> pa.Array:
     for row in np.flatnonzero(unusual.to_numpy(zero_copy_only=False)):
         for parse in (json.loads, ast.literal_eval):  # as in JSON, and as Python prints lists
             try:
-                found = parse(f"[{inner[row].as_py()}]")
+                parsed = parse(f"[{inner[row].as_py()}]")
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
-            if all(type(value) in JSON_VALUES for value in found):
-                values[row] = [value if value is None else str(value) for value in found]
+            if all(type(value) in JSON_VALUES for value in parsed):
+                values[row] = [value if value is None else str(value) for value in parsed]
                 break
     return pa.array(values, parts.type)
 

@@ -51,14 +51,14 @@ def to_message(batch: Batch, num_singles: int) -> pa.RecordBatch:
     num_ids = num_singles * batch.size
     sparse, sequences = batch.sparse, batch.sequences
     weights = sparse.weights_or_none()
-    nothing = torch.empty(0)
+    empty = torch.empty(0)
     arrays = {
         "dense": batch.dense_BD,
         "ids": sparse.values(),
         "list_offsets": sparse.offsets()[num_ids:] - num_ids,
-        "list_weights": nothing if weights is None else weights[num_ids:],
-        "sequences": nothing.long() if sequences is None else sequences.values(),
-        "sequence_offsets": nothing.long() if sequences is None else sequences.offsets(),
+        "list_weights": empty if weights is None else weights[num_ids:],
+        "sequences": empty.long() if sequences is None else sequences.values(),
+        "sequence_offsets": empty.long() if sequences is None else sequences.offsets(),
         "labels": batch.labels_BT,
         "weights": batch.weights_B,
         "rows": batch.rows_B,
@@ -93,30 +93,30 @@ def from_message(message: pa.RecordBatch, columns: Columns) -> Rows:
             "the server has sent something else than a batch: run the same version of the package "
             "on both"
         )
-    found = {name: _values(message.column(name)) for name in ARRAYS}
-    size, singles = len(found["rows"]), len(columns.singles)
-    ids = found["ids"]
+    arrays = {name: _values(message.column(name)) for name in ARRAYS}
+    size, singles = len(arrays["rows"]), len(columns.singles)
+    ids = arrays["ids"]
     try:
         lists = _jagged(
             ids[singles * size :],
-            found["list_offsets"],
+            arrays["list_offsets"],
             (len(columns.lists), size),
-            found["list_weights"] if any(c.weights for c in columns.lists) else None,
+            arrays["list_weights"] if any(c.weights for c in columns.lists) else None,
         )
         sequences = _jagged(
-            found["sequences"], found["sequence_offsets"], (len(columns.sequences), size)
+            arrays["sequences"], arrays["sequence_offsets"], (len(columns.sequences), size)
         )
         return Rows(
-            dense_DW=found["dense"].reshape(size, len(columns.numeric)).T,
+            dense_DW=arrays["dense"].reshape(size, len(columns.numeric)).T,
             ids_FW=ids[: singles * size].reshape(singles, size),
             lists=lists,
             sequences=sequences,
-            labels_WT=found["labels"].reshape(size, len(columns.labels)),
-            weights_W=found["weights"].reshape(size),
-            rows_W=found["rows"],
-            groups_WG=found["groups"].reshape(size, len(columns.groups)),
+            labels_WT=arrays["labels"].reshape(size, len(columns.labels)),
+            weights_W=arrays["weights"].reshape(size),
+            rows_W=arrays["rows"],
+            groups_WG=arrays["groups"].reshape(size, len(columns.groups)),
             ids_V=ids,
-            sequences_V=found["sequences"],
+            sequences_V=arrays["sequences"],
         )
     except ValueError as error:
         raise DataError(f"the server has sent a batch of wrong lengths: {error}") from error

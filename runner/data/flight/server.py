@@ -103,9 +103,9 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         self, context: flight.ServerCallContext, ticket: flight.Ticket
     ) -> flight.GeneratorStream:
         with self._refusing(context):
-            asked = self._check(read_claim(ticket.ticket, Ticket))
-            plan, rank_slice = self._find_window(asked)
-        return flight.GeneratorStream(MESSAGE, self._messages(context, asked, plan, rank_slice))
+            claim = self._check(read_claim(ticket.ticket, Ticket))
+            plan, rank_slice = self._find_window(claim)
+        return flight.GeneratorStream(MESSAGE, self._messages(context, claim, plan, rank_slice))
 
     def do_action(
         self, context: flight.ServerCallContext, action: flight.Action
@@ -163,51 +163,51 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
             )
         return claim
 
-    def _find_window(self, asked: Ticket) -> tuple[EpochPlan, RankSlice]:
+    def _find_window(self, ticket: Ticket) -> tuple[EpochPlan, RankSlice]:
         """Return the epoch and the rank's part of it for a ticket.
 
         Raises:
             DataError: for a position outside these data.
         """
-        if asked.split not in self.dataset.indexes:
-            raise DataError(f"there is no split {asked.split!r}")
-        index = self.dataset.indexes[asked.split]
+        if ticket.split not in self.dataset.indexes:
+            raise DataError(f"there is no split {ticket.split!r}")
+        index = self.dataset.indexes[ticket.split]
         plan = plan_epoch(
-            index, seed=asked.seed, epoch=asked.epoch, window_rows=self.dataset.window_rows
+            index, seed=ticket.seed, epoch=ticket.epoch, window_rows=self.dataset.window_rows
         )
         is_there = (
-            asked.start < asked.total <= index.num_rows and 0 <= asked.rank < asked.world_size
+            ticket.start < ticket.total <= index.num_rows and 0 <= ticket.rank < ticket.world_size
         )
-        if not is_there or asked.window >= plan.num_windows:
-            raise DataError(f"there is no such position: {asdict(asked)}")
+        if not is_there or ticket.window >= plan.num_windows:
+            raise DataError(f"there is no such position: {asdict(ticket)}")
         names = RankSlice.__dataclass_fields__
-        return plan, RankSlice(**{name: getattr(asked, name) for name in names})
+        return plan, RankSlice(**{name: getattr(ticket, name) for name in names})
 
     def _messages(
         self,
         context: flight.ServerCallContext,
-        asked: Ticket,
+        ticket: Ticket,
         plan: EpochPlan,
         rank_slice: RankSlice,
     ) -> Iterator[tuple[pa.RecordBatch, pa.Buffer]]:
         """Yield a window's batches; of batches shared with other windows, only its own rows."""
         data = self.dataset
-        with self._refusing(context), self._reading, self._source(asked.split) as source:
-            if asked.first_row:
+        with self._refusing(context), self._reading, self._source(ticket.split) as source:
+            if ticket.first_row:
                 parts, low = [source.read_first_row(plan)], 0
             else:
-                parts = list(source.read_window(plan, rank_slice, asked.window))
-                low, _ = plan.window_range(asked.window)
-        padding = pa.py_buffer(bytes(1 + asked.pad))  # shifts what follows it in the message
+                parts = list(source.read_window(plan, rank_slice, ticket.window))
+                low, _ = plan.window_range(ticket.window)
+        padding = pa.py_buffer(bytes(1 + ticket.pad))  # shifts what follows it in the message
         num_singles = len(data.columns.singles)
         for rows in parts:
-            stop = -rank_slice.rows_before(low) % asked.batch_size or asked.batch_size
+            stop = -rank_slice.rows_before(low) % ticket.batch_size or ticket.batch_size
             at = 0
             while at < len(rows):
                 batch_slice = BatchSlice(((rows, at, min(stop, len(rows))),), 0)
                 batch = collate(batch_slice, data.sparse_keys, DataPosition(), data.sequence_keys)
                 yield to_message(batch, num_singles), padding
-                at, stop = stop, stop + asked.batch_size
+                at, stop = stop, stop + ticket.batch_size
 
     @contextmanager
     def _source(self, split: str) -> Iterator[WindowSource]:
@@ -228,24 +228,24 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
         paths: list[Path] = [*sorted(folder.glob("vocabulary-*.parquet")), folder / FITTED_FILE]
         return (path.name.encode() + b"\n" + path.read_bytes() for path in paths)
 
-    def _find_seen(self, asked: SeenRequest) -> Iterator[bytes]:
-        rows_B = np.array(asked.rows, np.int64)
-        total = self.dataset.num_rows.get(asked.split, 0)
+    def _find_seen(self, request: SeenRequest) -> Iterator[bytes]:
+        rows_B = np.array(request.rows, np.int64)
+        total = self.dataset.num_rows.get(request.split, 0)
         is_inside = len(rows_B) <= MAX_SEEN_ROWS and ((rows_B >= 0) & (rows_B < total)).all()
         with self._reading_seen:
-            seen = self._seen_items(asked.split) if is_inside and total else None
-            if seen is None:
-                raise DataError(f"what the users of {asked.split} have seen is not known")
-            return iter([array.astype(np.int64).tobytes() for array in seen.find(rows_B)])
+            seen_items = self._seen_items(request.split) if is_inside and total else None
+            if seen_items is None:
+                raise DataError(f"what the users of {request.split} have seen is not known")
+            return iter([array.astype(np.int64).tobytes() for array in seen_items.find(rows_B)])
 
-    def _name_values(self, asked: NamesRequest) -> Iterator[bytes]:
-        if len(asked.values) > MAX_SEEN_ROWS or any(type(v) is not int for v in asked.values):
+    def _name_values(self, request: NamesRequest) -> Iterator[bytes]:
+        if len(request.values) > MAX_SEEN_ROWS or any(type(v) is not int for v in request.values):
             raise DataError(
-                f"{asked.column}: the request holds no list of at most {MAX_SEEN_ROWS:,} "
+                f"{request.column}: the request holds no list of at most {MAX_SEEN_ROWS:,} "
                 "whole numbers"
             )
         with self._reading_seen:
-            names = self.dataset.name_values(asked.column, asked.values)
+            names = self.dataset.name_values(request.column, request.values)
         return iter([json.dumps(list(names.items())).encode()])
 
     def _seen_items(self, split: str) -> SeenItems | None:
@@ -262,8 +262,8 @@ class _TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._complain = complain
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, list[Any]]) -> None:
-        given = (headers.get("authorization") or [""])[0]
-        text = given if isinstance(given, bytes) else given.encode()
+        header = (headers.get("authorization") or [""])[0]
+        text = header if isinstance(header, bytes) else header.encode()
         if not hmac.compare_digest(text, self._expected):
             problem = "wrong token" if text else "no token; dataset.token_env names the variable"
             self._complain("a trainer:", problem)

@@ -65,24 +65,24 @@ class Servers:
         Raises:
             DataError: if none answers, or their data differ.
         """
-        found: dict[str, ServedData] = {}
+        served: dict[str, ServedData] = {}
         for server in self._servers:
             try:
                 client = self._connect(server)
-                found[server.location] = _describe(client, self._options(CONNECT_S))
+                served[server.location] = _describe(client, self._options(CONNECT_S))
             except (pa.ArrowException, OSError) as error:
                 self._skip(server, None, error)
-        if not found:
+        if not served:
             raise DataError(f"dataset.locations: no data server answers: {self._problems()}")
-        first, *others = found
+        first, *others = served
         for other in others:
-            if found[other].identity != found[first].identity:
+            if served[other].identity != served[first].identity:
                 raise DataError(
-                    f"dataset.locations: {other} serves the data {found[other].identity}, and "
-                    f"{first} the data {found[first].identity}; all must serve the same files, "
+                    f"dataset.locations: {other} serves the data {served[other].identity}, and "
+                    f"{first} the data {served[first].identity}; all must serve the same files, "
                     "schema and settings, prepared by the same version"
                 )
-        return found[first]
+        return served[first]
 
     def fetch(self, number: int, call: Call[T], should_stop: Callable[[], bool] = bool) -> T:
         """Return a server's answer to a call, which any of them can answer.
@@ -185,6 +185,6 @@ def _describe_failure(error: BaseException, timeout_s: float) -> str:
     text = first_line(error)
     for noise in ("Flight returned ", "Flight error: "):
         text = text.removeprefix(noise)
-    _, _, said = text.partition(", with message: ")
-    said = (said or text).partition(". Detail: ")[0]
-    return said.rpartition("Failed to connect to remote host: ")[2]
+    _, _, message = text.partition(", with message: ")
+    message = (message or text).partition(". Detail: ")[0]
+    return message.rpartition("Failed to connect to remote host: ")[2]

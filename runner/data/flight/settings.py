@@ -124,8 +124,10 @@ def _ask_in_a_process(settings: str) -> str:
         DataError: printed by the process.
     """
     words = [sys.executable, "-m", "runner.data.flight.ask"]
-    asked = subprocess.run(words, input=settings, capture_output=True, text=True, check=False)
-    sys.stderr.write(asked.stderr)
-    if asked.returncode:
-        raise DataError(asked.stdout.strip() or f"{' '.join(words)} ended with {asked.returncode}")
-    return asked.stdout
+    process = subprocess.run(words, input=settings, capture_output=True, text=True, check=False)
+    sys.stderr.write(process.stderr)
+    if process.returncode:
+        raise DataError(
+            process.stdout.strip() or f"{' '.join(words)} ended with {process.returncode}"
+        )
+    return process.stdout

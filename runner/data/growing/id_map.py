@@ -82,8 +82,8 @@ class IdMap:
 
     def rebuild(self) -> None:
         """Rebuild the index after `state` was changed from outside."""
-        held = _held_rows(self._ids_R)
-        self._index = RowIndex(self._ids_R[held], held)
+        rows = _held_rows(self._ids_R)
+        self._index = RowIndex(self._ids_R[rows], rows)
         free = np.flatnonzero(self._ids_R[FIRST_VALUE_ID:] == NO_ID) + FIRST_VALUE_ID
         self._free: np.ndarray = free  # ascending
 
@@ -152,15 +152,15 @@ class IdMap:
         Returns:
             The ids, sorted, and the previous row of each; its new row is its index plus 2.
         """
-        ids, held = sort_held_rows(self._ids_R)
-        target = slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(held))
+        ids, rows = sort_held_rows(self._ids_R)
+        target = slice(FIRST_VALUE_ID, FIRST_VALUE_ID + len(rows))
         for name in ("ids", "use"):
             if name in self.state:
-                values, free = self.state[name][held], NO_ID if name == "ids" else 0
+                values, free = self.state[name][rows], NO_ID if name == "ids" else 0
                 self.state[name][FIRST_VALUE_ID:] = free
                 self.state[name][target] = values
         self.rebuild()
-        return ids, held
+        return ids, rows
 
     def _look_up(self, ids_U: np.ndarray) -> np.ndarray:
         rows_U = self._index.look_up(ids_U, absent=UNKNOWN_ID)
@@ -184,15 +184,15 @@ class IdMap:
         if evict is None or self.num_updates % evict.every:
             return none
         share = int(evict.share * (self.num_rows - FIRST_VALUE_ID))
-        wanted = max(share, 1) - len(self._free)
+        num_needed = max(share, 1) - len(self._free)
         rows = none
-        if wanted > 0:
+        if num_needed > 0:
             use_R = self._use_R.copy()
-            for kept in (slice(FIRST_VALUE_ID), self._free, in_use):
-                use_R[kept] = _MAX_USE
-            bound = min(nth_smallest(use_R, wanted - 1), int(_MAX_USE) - 1)
+            for protected in (slice(FIRST_VALUE_ID), self._free, in_use):
+                use_R[protected] = _MAX_USE
+            bound = min(nth_smallest(use_R, num_needed - 1), int(_MAX_USE) - 1)
             is_evicted_R, equal = use_R < bound, np.flatnonzero(use_R == bound)
-            is_evicted_R[equal[: wanted - np.count_nonzero(is_evicted_R)]] = True
+            is_evicted_R[equal[: num_needed - np.count_nonzero(is_evicted_R)]] = True
             rows = np.flatnonzero(is_evicted_R)
             self._ids_R[rows], self._use_R[rows] = NO_ID, 0
             self._index.remove(is_evicted_R)
@@ -209,9 +209,9 @@ def sort_held_rows(ids_R: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Args:
         ids_R: the state `ids` of a map.
     """
-    held = _held_rows(ids_R)
-    held = held[np.argsort(ids_R[held])]
-    return ids_R[held], held
+    rows = _held_rows(ids_R)
+    rows = rows[np.argsort(ids_R[rows])]
+    return ids_R[rows], rows
 
 
 def _held_rows(ids_R: np.ndarray) -> np.ndarray:
@@ -226,7 +226,7 @@ def nth_smallest(values: np.ndarray, n: int) -> int:
     """
     high = values >> 16
     up_to = np.cumsum(np.bincount(high))
-    found = int(np.searchsorted(up_to, n, side="right"))
-    before = int(up_to[found - 1]) if found else 0
-    low = np.cumsum(np.bincount(values[high == found] & 0xFFFF))
-    return found << 16 | int(np.searchsorted(low, n - before, side="right"))
+    bucket = int(np.searchsorted(up_to, n, side="right"))
+    before = int(up_to[bucket - 1]) if bucket else 0
+    low = np.cumsum(np.bincount(values[high == bucket] & 0xFFFF))
+    return bucket << 16 | int(np.searchsorted(low, n - before, side="right"))

@@ -36,9 +36,9 @@ class RowIndex:
         """Return the rows of sorted ids, [N] int64, and `absent` for ids without one."""
         rows_N = np.full(len(ids_N), absent, np.int64)
         for pairs in (self._main, self._recent):  # an id in both has been removed from the first
-            found, at = _find(pairs, ids_N)
+            indices, at = _find(pairs, ids_N)
             rows = pairs[1][at]
-            rows_N[found] = np.where(rows == _GONE, absent, rows) if self._any_gone else rows
+            rows_N[indices] = np.where(rows == _GONE, absent, rows) if self._any_gone else rows
         return rows_N
 
     def insert(self, ids_N: np.ndarray, rows_N: np.ndarray) -> None:
@@ -77,13 +77,13 @@ def _find(pairs: Pairs, ids_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not len(ids):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     at_N = np.minimum(np.searchsorted(ids, ids_N), len(ids) - 1)
-    found = np.flatnonzero(ids[at_N] == ids_N)
-    return found, at_N[found]
+    indices = np.flatnonzero(ids[at_N] == ids_N)
+    return indices, at_N[indices]
 
 
 def _without_gone(pairs: Pairs) -> Pairs:
-    kept = pairs[1] != _GONE
-    return pairs[0][kept], pairs[1][kept]
+    is_kept = pairs[1] != _GONE
+    return pairs[0][is_kept], pairs[1][is_kept]
 
 
 def _merge(large: Pairs, small: Pairs) -> Pairs:

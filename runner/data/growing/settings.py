@@ -73,8 +73,8 @@ def _eviction_problems(value: Mapping[str, Any], where: str) -> Iterator[str]:
     for key, (kind, expected) in kinds.items():
         if key not in value:
             continue
-        given = float(value[key]) if key == "share" and type(value[key]) is int else value[key]
-        if type(given) is not kind:
-            yield f"{where}.{key}={given!r}: expected {expected or 'a number'}"
-        elif problem := _RANGES[key].find_problem(f"{where}.{key}", given):
+        number = float(value[key]) if key == "share" and type(value[key]) is int else value[key]
+        if type(number) is not kind:
+            yield f"{where}.{key}={number!r}: expected {expected or 'a number'}"
+        elif problem := _RANGES[key].find_problem(f"{where}.{key}", number):
             yield problem

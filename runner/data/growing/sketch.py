@@ -41,9 +41,9 @@ class CountSketch:
         The result does not depend on the order of the ids.
         """
         places = [self._places(ids_N, line) for line in range(NUM_LINES)]
-        found = [cells[at] for cells, at in zip(self.cells, places)]
+        counted = [cells[at] for cells, at in zip(self.cells, places)]
         total_N: np.ndarray = np.minimum(
-            np.minimum.reduce(found) + counts_N.astype(np.int64), MAX_COUNT
+            np.minimum.reduce(counted) + counts_N.astype(np.int64), MAX_COUNT
         )
         for cells, at in zip(self.cells, places):
             np.maximum.at(cells, at, total_N.astype(np.uint8))

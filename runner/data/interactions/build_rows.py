@@ -50,8 +50,8 @@ class RowBuilder:
     def build(self, path: Path) -> list[tuple[str, pa.Table]]:
         """Return split and rows, in blocks, of all users of a partition; its file is removed."""
         encoded = read_partition(path)
-        own = [n for n in encoded.column_names if n.startswith(OWN)]
-        columns = {n.removeprefix(OWN): encoded[n].to_numpy() for n in own}
+        event_columns = [n for n in encoded.column_names if n.startswith(OWN)]
+        columns = {n.removeprefix(OWN): encoded[n].to_numpy() for n in event_columns}
         # stable: rows with equal times keep their order
         order_E = np.lexsort((columns["time"], columns["user"]))
         columns = {name: values[order_E] for name, values in columns.items()}
@@ -64,7 +64,7 @@ class RowBuilder:
         }
         touched = self.draws.touched(users_E, columns["item"]) if self.draws else None
         encoded = encoded.select(
-            [n for n in encoded.column_names if n not in {*own, *self.left_out}]
+            [n for n in encoded.column_names if n not in {*event_columns, *self.left_out}]
         )
         gap_name = f"{HISTORY}_{TIME_GAP}" if self.settings.time_gap else None
         blocks = []
@@ -96,7 +96,7 @@ class RowBuilder:
 def find_sources(settings: Interactions, encoded: set[str]) -> dict[str, str]:
     """Return sequence -> the encoded column with its ids."""
     raw = raw_sources(settings)
-    return {own: name if name in encoded else own for own, name in raw.items()}
+    return {column: name if name in encoded else column for column, name in raw.items()}
 
 
 def raw_sources(settings: Interactions) -> dict[str, str]:

@@ -87,30 +87,32 @@ def parse_interactions(
         where: the file's name, for messages.
         problems: receives a message for every key that is wrong.
     """
-    given, where = schema.get(INTERACTIONS), f"{where}.{INTERACTIONS}"
-    if given is None:
+    setting, where = schema.get(INTERACTIONS), f"{where}.{INTERACTIONS}"
+    if setting is None:
         return None
-    if not isinstance(given, Mapping):
-        problems.append(f"{where}={given!r}: expected {{user: COLUMN, item: COLUMN, time: COLUMN}}")
+    if not isinstance(setting, Mapping):
+        problems.append(
+            f"{where}={setting!r}: expected {{user: COLUMN, item: COLUMN, time: COLUMN}}"
+        )
         return None
-    found = list(unknown_keys(given, _KNOWN, where))
-    found += [
-        f"{where}.{k} is not set: a column" for k in ("user", "item", "time") if not given.get(k)
+    errors = list(unknown_keys(setting, _KNOWN, where))
+    errors += [
+        f"{where}.{k} is not set: a column" for k in ("user", "item", "time") if not setting.get(k)
     ]
-    values = {k: v for k, v in given.items() if k in _KEYS and v is not None}
-    values |= _parse_events(given.get("events"), f"{where}.events", found)
-    values |= _parse_session_gap(given.get("session_gap"), f"{where}.session_gap", found)
-    found += _wrong_values(values, where)
-    if found:
-        problems += found
+    values = {k: v for k, v in setting.items() if k in _KEYS and v is not None}
+    values |= _parse_events(setting.get("events"), f"{where}.events", errors)
+    values |= _parse_session_gap(setting.get("session_gap"), f"{where}.session_gap", errors)
+    errors += _wrong_values(values, where)
+    if errors:
+        problems += errors
         return None
     values["sequences"] = tuple(values.get("sequences", ()))
     parsed = Interactions(**values, makes_label=not schema.get("labels"))
-    found += find_field_problems(parsed, f"{where}.")
-    found += _contradictions(parsed, where)
-    found += _wrong_negatives(parsed, schema, f"{where}.negatives")
-    problems += found
-    return None if found else parsed
+    errors += find_field_problems(parsed, f"{where}.")
+    errors += _contradictions(parsed, where)
+    errors += _wrong_negatives(parsed, schema, f"{where}.negatives")
+    problems += errors
+    return None if errors else parsed
 
 
 def expand_schema(
@@ -133,20 +135,20 @@ def expand_schema(
     length = {"max_length": interactions.max_length}
     sequences: dict[str, Any] = {}
     for name in (interactions.item, *interactions.sequences):
-        own = HISTORY if name == interactions.item else f"{HISTORY}_{name}"
+        history = HISTORY if name == interactions.item else f"{HISTORY}_{name}"
         settings = categorical.get(name)
         if settings is None and name not in categorical:
-            sequences[own] = {"encode": "vocabulary", **length}
+            sequences[history] = {"encode": "vocabulary", **length}
             continue
         settings = dict(settings or {})
         if {"list", "separator", "weights", "cross", "pooling"} & set(settings):
-            key = "item" if own == HISTORY else "sequences"
+            key = "item" if history == HISTORY else "sequences"
             problems.append(
                 f"{where}.{INTERACTIONS}.{key}: {name} must have one id for each event, not a list"
             )
             continue
         table = settings.get("table") or name
-        sequences[own] = {**settings, "column": own, "table": table, **length}
+        sequences[history] = {**settings, "column": history, "table": table, **length}
     if interactions.time_gap:
         gap = {"num_rows": GAP_BUCKETS, **length}
         sequences[f"{HISTORY}_{TIME_GAP}"] = gap
@@ -163,9 +165,11 @@ def with_histories(schema: pa.Schema, interactions: Interactions) -> pa.Schema:
     """Add the histories made from events, which are not columns of the files."""
     types = [schema.field(n).type for n in (interactions.item, *interactions.sequences)]
     types += [pa.int64()] * interactions.time_gap
-    named = zip(interactions.sequence_names, types, strict=True)
-    made = {name: pa.field(name, pa.list_(type_)) for name, type_ in named}
-    return pa.schema([*(field for field in schema if field.name not in made), *made.values()])
+    typed = zip(interactions.sequence_names, types, strict=True)
+    histories = {name: pa.field(name, pa.list_(type_)) for name, type_ in typed}
+    return pa.schema(
+        [*(field for field in schema if field.name not in histories), *histories.values()]
+    )
 
 
 def _as_mapping(declared: Any) -> dict[str, Any]:
@@ -175,27 +179,27 @@ def _as_mapping(declared: Any) -> dict[str, Any]:
     return dict.fromkeys(declared) if isinstance(declared, list | tuple) else {}
 
 
-def _parse_events(given: Any, where: str, found: list[str]) -> dict[str, Any]:
-    if given is None:
+def _parse_events(events: Any, where: str, problems: list[str]) -> dict[str, Any]:
+    if events is None:
         return {}
     expected = "expected {column: NAME, predict: [TYPE, ...]}"
-    if not isinstance(given, Mapping) or set(given) != {"column", "predict"}:
-        found.append(f"{where}={given!r}: {expected}")
+    if not isinstance(events, Mapping) or set(events) != {"column", "predict"}:
+        problems.append(f"{where}={events!r}: {expected}")
         return {}
-    types = given["predict"]
+    types = events["predict"]
     types = [types] if isinstance(types, str) else types
-    if not isinstance(given["column"], str) or not isinstance(types, Sequence) or not types:
-        found.append(f"{where}={dict(given)!r}: {expected}")
+    if not isinstance(events["column"], str) or not isinstance(types, Sequence) or not types:
+        problems.append(f"{where}={dict(events)!r}: {expected}")
         return {}
-    return {"event": given["column"], "predict": tuple(map(str, types))}
+    return {"event": events["column"], "predict": tuple(map(str, types))}
 
 
-def _parse_session_gap(given: Any, where: str, found: list[str]) -> dict[str, float]:
-    if given is None:
+def _parse_session_gap(gap: Any, where: str, problems: list[str]) -> dict[str, float]:
+    if gap is None:
         return {}
-    if seconds := parse_duration(str(given)):
+    if seconds := parse_duration(str(gap)):
         return {"session_gap_s": seconds}
-    found.append(f"{where}={given!r}: expected a time such as 30min")
+    problems.append(f"{where}={gap!r}: expected a time such as 30min")
     return {}
 
 
@@ -223,36 +227,37 @@ def _wrong_values(values: Mapping[str, Any], where: str) -> Iterator[str]:
             yield from unknown_keys(value, known, f"{where}.{name}")
 
 
-def _contradictions(given: Interactions, where: str) -> Iterator[str]:
-    if (given.rating is None) != (given.positive is None):
-        missing = "positive" if given.positive is None else "rating"
+def _contradictions(parsed: Interactions, where: str) -> Iterator[str]:
+    if (parsed.rating is None) != (parsed.positive is None):
+        missing = "positive" if parsed.positive is None else "rating"
         yield f"{where}.{missing} is not set: rating and positive are set together or not at all"
-    if given.below == "negative" and given.rating is None:
+    if parsed.below == "negative" and parsed.rating is None:
         yield (
             f"{where}.below=negative: needs rating and positive, which say which events are "
             "negative"
         )
-    if given.train_on == "windows" and (given.predict or given.below == "negative"):
+    if parsed.train_on == "windows" and (parsed.predict or parsed.below == "negative"):
         yield (
             f"{where}.train_on=windows: trains on every event, so it cannot be used with "
             "events.predict or below: negative; write `train_on: every`"
         )
-    columns = [given.user, given.item, given.time]
+    columns = [parsed.user, parsed.item, parsed.time]
     if len(set(columns)) < len(columns):
         yield f"{where}: user, item and time must be different columns, not {', '.join(columns)}"
-    if given.item in given.sequences or len(set(given.sequences)) < len(given.sequences):
+    if parsed.item in parsed.sequences or len(set(parsed.sequences)) < len(parsed.sequences):
         yield (
-            f"{where}.sequences={list(given.sequences)}: must not name the item, nor a column twice"
+            f"{where}.sequences={list(parsed.sequences)}: must not name the item, nor a column "
+            "twice"
         )
 
 
-def _wrong_negatives(given: Interactions, schema: Mapping[str, Any], where: str) -> Iterator[str]:
+def _wrong_negatives(parsed: Interactions, schema: Mapping[str, Any], where: str) -> Iterator[str]:
     """Yield why rows with label 0 cannot be made: other features would be of another item."""
-    if not any(given.negatives.values()):
+    if not any(parsed.negatives.values()):
         return
-    if not given.makes_label:
+    if not parsed.makes_label:
         yield f"{where}: makes the label, so the schema must declare no label of its own"
-    for name in given.sequences:
+    for name in parsed.sequences:
         if name in _as_mapping(schema.get("categorical")):
             yield (
                 f"{where}: {name} is in sequences and in categorical, and a drawn item would get "

@@ -88,16 +88,16 @@ def find_core(
     Returns:
         For each partition [E] bool, the events that remain.
     """
-    kept = [np.ones(len(part), bool) for part in users]
+    kept_by_part = [np.ones(len(part), bool) for part in users]
     num_items = max((int(part.max()) + 1 for part in items if len(part)), default=0)
     while True:
         counts_I = np.zeros(num_items, np.int64)
-        before = sum(int(part.sum()) for part in kept)
-        for users_E, items_E, kept_E in zip(users, items, kept):
+        before = sum(int(part.sum()) for part in kept_by_part)
+        for users_E, items_E, kept_E in zip(users, items, kept_by_part):
             counts_U = np.bincount(users_E[kept_E], minlength=int(users_E.max(initial=-1)) + 1)
             kept_E &= counts_U[users_E] >= least_user
             counts_I += np.bincount(items_E[kept_E], minlength=num_items)
-        for items_E, kept_E in zip(items, kept):
+        for items_E, kept_E in zip(items, kept_by_part):
             kept_E &= counts_I[items_E] >= least_item
-        if sum(int(part.sum()) for part in kept) == before:
-            return kept
+        if sum(int(part.sum()) for part in kept_by_part) == before:
+            return kept_by_part

@@ -65,8 +65,8 @@ def event_declaration(declared: Declared) -> Declared:
     """
     settings = declared.interactions
     assert settings is not None
-    made, known = set(settings.sequence_names), {spec.name for spec in declared.ids}
-    ids: list[IdSpec] = [spec for spec in declared.ids if spec.name not in made]
+    histories, known = set(settings.sequence_names), {spec.name for spec in declared.ids}
+    ids: list[IdSpec] = [spec for spec in declared.ids if spec.name not in histories]
     by_name = {spec.name: spec for spec in declared.ids}
     ids += [
         replace(by_name[f"{HISTORY}_{name}"], column=name, max_length=0)
@@ -91,19 +91,19 @@ def rewrite_events(
     assert settings is not None
     declared = event_declaration(table.declared)
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
-    learnt = FittedTransforms.load(Path(table.learnt)) if table.learnt else None
-    if learnt is not None:
-        starts = learnt.times
+    trained = FittedTransforms.load(Path(table.learnt)) if table.learnt else None
+    if trained is not None:
+        starts = trained.times
     else:
         with TemporaryDirectory(dir=folder) as parts:
             starts = find_split_starts(table, Path(parts), advance=advance)
     split_N = scan_events(table, declared, settings, folder, starts, bad, advance)
-    fitted = learnt or _fit(table, declared, settings, split_N, advance)
+    fitted = trained or _fit(table, declared, settings, split_N, advance)
     fitted.times = starts
     paths, draws = _encode(table, declared, settings, fitted, split_N, folder, bad, advance)
     sources = find_sources(settings, {spec.name for spec in declared.ids})
-    made = set(sources.values()) - {s.name for s in table.declared.ids if not s.is_sequence}
-    builder = RowBuilder(settings, sources, frozenset(made), with_seen=True, draws=draws)
+    left_out = set(sources.values()) - {s.name for s in table.declared.ids if not s.is_sequence}
+    builder = RowBuilder(settings, sources, frozenset(left_out), with_seen=True, draws=draws)
     lengths = MeanLengths()
     writers: dict[str, ShuffleWriter | ShardWriter] = {
         name: ShardWriter(folder, name)
@@ -222,11 +222,11 @@ def _encode(
         if raw:
             encoded = decode_dictionaries(chunk.table.select(list(features.columns)))
         rows = np.flatnonzero((split_R >= 0) & ~validator.bad_R)
-        own = {"user": events.users_R, **events.columns(), "split": split_R}
+        own_columns = {"user": events.users_R, **events.columns(), "split": split_R}
         if catalogue is not None:
             catalogue.add(events.items_R[rows], encoded[settings.item].take(pa.array(rows)))
-            own["item"] = events.items_R
-        for name, values_R in own.items():
+            own_columns["item"] = events.items_R
+        for name, values_R in own_columns.items():
             encoded = encoded.append_column(OWN + name, pa.array(values_R))
         if settings.makes_label:
             label = pa.array(events.positive_R.astype(np.int8))

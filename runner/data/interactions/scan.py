@@ -119,19 +119,19 @@ def scan_events(
         advance(chunk.num_rows)
     paths = writer.close()
     split_N = np.full(num_rows, LEFT_OUT, np.int8)
-    kept = _find_kept(paths, items, settings)
-    for path, kept_E in zip(paths, kept):
-        users, times, rows, positive, target, given = (
+    kept_by_path = _find_kept(paths, items, settings)
+    for path, kept_E in zip(paths, kept_by_path):
+        users, times, rows, positive, target, splits = (
             column[kept_E]
             for column in read_arrays(path, ("user", "time", "row", "positive", "target", "split"))
         )
         order_E = np.lexsort((times, users))  # stable: rows with equal times keep their order
         target_E = (target & positive)[order_E]
         split_N[rows[order_E]] = assign_protocol(
-            table.row_split, table.split_seed, users[order_E], target_E, given[order_E]
+            table.row_split, table.split_seed, users[order_E], target_E, splits[order_E]
         )
         path.unlink()
-    if not any(map(np.any, kept)):
+    if not any(map(np.any, kept_by_path)):
         first = (
             f"; {bad.count:,} bad rows are skipped, first {bad.examples[0]}" if bad.count else ""
         )
@@ -207,7 +207,7 @@ def iterate_kept_chunks(
         DataError: for too many bad rows, and if the rows differ from those of `scan_events`.
     """
     first = 0
-    files = [file for own in table.files.values() for file in own]
+    files = [file for split_files in table.files.values() for file in split_files]
     for file in files:
         for chunk in table.read_chunks(file, columns):
             split_R = split_N[first : first + chunk.num_rows]

@@ -149,14 +149,14 @@ def bytes_of_task(memory_bytes: int | None, num_workers: int) -> int:
     """
     if memory_bytes is None:
         return DEFAULT_TASK_BYTES
-    left = memory_bytes // num_workers - BASE_BYTES
-    if left < LEAST_BYTES:
+    free_bytes = memory_bytes // num_workers - BASE_BYTES
+    if free_bytes < LEAST_BYTES:
         least = num_workers * (BASE_BYTES + LEAST_BYTES)
         raise UserError(
             f"--memory {memory_bytes / 1e6:.0f}MB: {num_workers} workers need at least "
             f"{least / 1e6:.0f}MB"
         )
-    return left
+    return free_bytes
 
 
 def _start_worker(on_start: Callable[[], None] | None) -> None:

@@ -36,16 +36,16 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
     if _is_written(folder, text):
         return
-    aside = folder.with_name(f".{folder.name}.tmp")  # the next command removes it after a kill
+    temporary = folder.with_name(f".{folder.name}.tmp")  # the next command removes it after a kill
     try:
-        aside.mkdir(parents=True, exist_ok=True)
-        with locked(aside / "lock", f"files of {folder}"):
+        temporary.mkdir(parents=True, exist_ok=True)
+        with locked(temporary / "lock", f"files of {folder}"):
             try:
                 if not _is_written(folder, text):  # another rank may have been faster
-                    _write(aside / "written", source, prepared.splits, text)
-                    (aside / "written").rename(folder)
+                    _write(temporary / "written", source, prepared.splits, text)
+                    (temporary / "written").rename(folder)
             finally:
-                shutil.rmtree(aside, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         if not _is_written(folder, text):
             problem = error.strerror or error

@@ -16,15 +16,15 @@ FACTS_FILE = "facts.json"
 @contextmanager
 def complete_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder, which gets its final name when the block ends without an error."""
-    aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
-    aside.mkdir()
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+    temporary.mkdir()
     try:
-        yield aside
+        yield temporary
         if is_done(folder):  # a worker that was considered lost has been faster
             return
-        aside.rename(folder)
+        temporary.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def is_done(folder: Path) -> bool:

@@ -137,24 +137,24 @@ def plan_shards(
     """
     shards: list[Shard] = []
     runs: list[BlockRun] = []
-    room = SHARD_ROWS
-    for whole in _iterate_runs(spilled, draws):
+    rows_left = SHARD_ROWS
+    for block_run in _iterate_runs(spilled, draws):
         start = 0
-        while start < whole.num_rows:
-            stop = min(whole.num_rows, start + room)
-            runs.append(replace(whole, start=start, stop=stop))
-            room -= stop - start
+        while start < block_run.num_rows:
+            stop = min(block_run.num_rows, start + rows_left)
+            runs.append(replace(block_run, start=start, stop=stop))
+            rows_left -= stop - start
             start = stop
-            if not room:
+            if not rows_left:
                 shards.append(Shard(folder / shard_name(split, len(shards)), tuple(runs)))
-                runs, room = [], SHARD_ROWS
+                runs, rows_left = [], SHARD_ROWS
     if runs:
         shards.append(Shard(folder / shard_name(split, len(shards)), tuple(runs)))
     return shards
 
 
 def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> Iterator[BlockRun]:
-    found: dict[int, list[tuple[Path, int]]] = defaultdict(list)
+    blocks: dict[int, list[tuple[Path, int]]] = defaultdict(list)
     counts, num_bytes = Counter[int](), Counter[int]()
     for rows in spilled:
         num_rows = sum(count for _, count in rows.blocks)
@@ -163,16 +163,16 @@ def _iterate_runs(spilled: Sequence[SpilledRows], draws: BucketDraws | None) -> 
             if draws is None:
                 run_bytes = int(count * per_row)
                 yield BlockRun(((rows.path, number),), 0, count, count, None, run_bytes)
-            found[bucket].append((rows.path, number))
+            blocks[bucket].append((rows.path, number))
             counts[bucket] += count
             num_bytes[bucket] += int(count * per_row)
     if draws is None:
         return
     draws = copy.deepcopy(draws)
-    for bucket in sorted(found):
+    for bucket in sorted(blocks):
         before, count = copy.deepcopy(draws), counts[bucket]
         draws.order(count)
-        yield BlockRun(tuple(found[bucket]), 0, count, count, before, num_bytes[bucket])
+        yield BlockRun(tuple(blocks[bucket]), 0, count, count, before, num_bytes[bucket])
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def group_shards(
     group: list[Shard] = []
     for shard in shards:
         # the last bucket of a group reaches into the next
-        needed = shard.num_bytes + sum(one.num_bytes for one in (*group, shard))
+        needed = shard.num_bytes + sum(other.num_bytes for other in (*group, shard))
         if group and (len(group) == most or needed > num_bytes):
             yield ShardGroup(tuple(group), paths)
             group = []
@@ -220,19 +220,19 @@ def _read_in_one_pass(group: ShardGroup) -> dict[tuple[tuple[Path, int], ...], p
     for k, blocks in enumerate(keys):
         for path, number in blocks:
             numbers[path][k].append(number)
-    found: list[list[pa.Table]] = [[] for _ in keys]
+    tables: list[list[pa.Table]] = [[] for _ in keys]
     small: list[list[pa.Table]] = [[] for _ in keys]
     for path in group.spilled:
         if path not in numbers:
             continue
         with closing(open_blocks(path)) as file:
-            for k, own in numbers[path].items():
-                small[k].append(file.read(own, file.schema.names))
+            for k, wanted in numbers[path].items():
+                small[k].append(file.read(wanted, file.schema.names))
         for k in numbers[path]:  # a table of few rows takes kilobytes besides them
             if len(small[k]) >= _MAX_SMALL_TABLES:
-                found[k].append(pa.concat_tables(small[k]).combine_chunks())
+                tables[k].append(pa.concat_tables(small[k]).combine_chunks())
                 small[k] = []
-    return {key: pa.concat_tables([*found[k], *small[k]]) for k, key in enumerate(keys)}
+    return {key: pa.concat_tables([*tables[k], *small[k]]) for k, key in enumerate(keys)}
 
 
 def write_shard(
@@ -247,12 +247,12 @@ def write_shard(
         advance: called with its number of rows.
         tables: blocks -> their rows, of runs that have been read already.
     """
-    aside = shard.path.with_name(f".{shard.path.name}.tmp")
+    temporary = shard.path.with_name(f".{shard.path.name}.tmp")
     table = pa.concat_tables([_take_run(run, tables.get(run.blocks)) for run in shard.runs])
-    with ArrowWriter(aside, table.schema) as writer:
+    with ArrowWriter(temporary, table.schema) as writer:
         for block in split_blocks(table):
             writer.write(block)
-    aside.rename(shard.path)
+    temporary.rename(shard.path)
     advance(table.num_rows)
 
 
@@ -262,7 +262,9 @@ def _take_run(run: BlockRun, table: pa.Table | None) -> pa.Table:
         numbers: dict[Path, list[int]] = defaultdict(list)
         for path, number in run.blocks:
             numbers[path].append(number)
-        table = pa.concat_tables([read_blocks(path, numbers=own) for path, own in numbers.items()])
+        table = pa.concat_tables(
+            [read_blocks(path, numbers=blocks) for path, blocks in numbers.items()]
+        )
     if run.draws is None:
         return table.slice(run.start, run.stop - run.start)
     order = copy.deepcopy(run.draws).order(run.num_rows)  # the other rows may be in another file

@@ -134,8 +134,8 @@ def _read_raw_ids(values: pa.ChunkedArray) -> np.ndarray:
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
-    whole = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # this copies
-    return view_as_numpy(whole)
+    array = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()  # this copies
+    return view_as_numpy(array)
 
 
 def check_ids(

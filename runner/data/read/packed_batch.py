@@ -126,11 +126,11 @@ class BatchLayout:
     @staticmethod
     def tensors_of(batch: Batch) -> dict[str, Tensor]:
         """Return the tensors of a batch by the names of their positions."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for f in fields(batch):
             value = getattr(batch, f.name)
             if isinstance(value, Tensor):
-                found[f.name] = value
+                tensors[f.name] = value
             elif isinstance(value, KeyedJaggedTensor):
                 offsets = value.offsets_or_none()
                 parts = {
@@ -139,8 +139,8 @@ class BatchLayout:
                     "lengths": value.lengths_or_none() if offsets is None else None,
                     "offsets": offsets,
                 }
-                found |= {f"{f.name}.{n}": t for n, t in parts.items() if t is not None}
-        return found
+                tensors |= {f"{f.name}.{n}": t for n, t in parts.items() if t is not None}
+        return tensors
 
     @property
     def field_names(self) -> set[str]:

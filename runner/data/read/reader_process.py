@@ -52,9 +52,9 @@ def batches_from_process(
     """
     shared = mmap.mmap(-1, NUM_PIECES * PIECE_BYTES)
     pieces = np.frombuffer(shared, np.uint8).reshape(NUM_PIECES, PIECE_BYTES)
-    told, tell = Pipe(duplex=False)  # sends that a piece is written
-    free, give_back = Pipe(duplex=False)  # sends a piece that has been read
-    ends = {told.fileno(), give_back.fileno()}
+    written_reader, written_writer = Pipe(duplex=False)  # sends that a piece is written
+    freed_reader, freed_writer = Pipe(duplex=False)  # sends a piece that has been read
+    ends = {written_reader.fileno(), freed_writer.fileno()}
     try:
         pid = os.fork()
     except OSError:  # not enough memory for a second process of this size
@@ -63,30 +63,30 @@ def batches_from_process(
     if pid == 0:
         for end in ends | _ends_here:
             os.close(end)
-        _serve(make_batches, num_singles, pieces, tell, free)
-    tell.close()
-    free.close()
+        _serve(make_batches, num_singles, pieces, written_writer, freed_reader)
+    written_writer.close()
+    freed_reader.close()
     _ends_here.update(ends)
     process = _Process(pid)
-    received = _receive(told, give_back, pieces, process, pinned=pinned)
+    received = _receive(written_reader, freed_writer, pieces, process, pinned=pinned)
     try:
         first = next(received, None)
         if first is None:
             return
         # a core is slow to read what another one has written: a large batch takes a whole update
         is_large = first[0].num_bytes > PIECE_BYTES
-        others = prefetch_in_thread(received, 1) if is_large else received
+        rest = prefetch_in_thread(received, 1) if is_large else received
         try:
-            for layout, buffer in chain([first], others):
+            for layout, buffer in chain([first], rest):
                 yield PackedBatch.of(layout, buffer) if pinned else layout.read(buffer)
         finally:
             process.end()  # first, so that no thread waits for its next batch
-            others.close()
+            rest.close()
     finally:
         process.end()
         _ends_here.difference_update(ends)
-        told.close()
-        give_back.close()
+        written_reader.close()
+        freed_writer.close()
 
 
 class _Process:
@@ -112,7 +112,12 @@ class _Process:
 
 
 def _receive(
-    told: Connection, give_back: Connection, pieces: np.ndarray, process: _Process, *, pinned: bool
+    written_reader: Connection,
+    freed_writer: Connection,
+    pieces: np.ndarray,
+    process: _Process,
+    *,
+    pinned: bool,
 ) -> Generator[tuple[BatchLayout, Tensor], None, None]:
     """Yield the batches of a process as it writes them, and raise what it raises.
 
@@ -122,17 +127,17 @@ def _receive(
     """
     turns = (number % NUM_PIECES for number in count())
     try:
-        while isinstance(layout := pickle.loads(told.recv_bytes()), BatchLayout):
+        while isinstance(layout := pickle.loads(written_reader.recv_bytes()), BatchLayout):
             buffer = torch.empty(layout.num_bytes, dtype=torch.uint8, pin_memory=pinned)
             memory = buffer.numpy()
             for start in range(0, layout.num_bytes, PIECE_BYTES):
                 if start:
-                    told.recv_bytes()
+                    written_reader.recv_bytes()
                 part = memory[start : start + PIECE_BYTES]
                 # not with PyTorch, whose threads would wait for cores that the other process uses
                 np.copyto(part, pieces[next(turns)][: len(part)])
                 with suppress(BrokenPipeError):  # the process has ended since it wrote this
-                    give_back.send_bytes(b"")
+                    freed_writer.send_bytes(b"")
             yield layout, buffer
     except EOFError as error:
         code = process.wait()
@@ -150,8 +155,8 @@ def _serve(
     make_batches: Callable[[], Iterator[Batch]],
     num_singles: int,
     pieces: np.ndarray,
-    tell: Connection,
-    free: Connection,
+    written_writer: Connection,
+    freed_reader: Connection,
 ) -> None:
     """Write batches until there are none left, or nobody reads them. Never returns."""
     try:
@@ -162,7 +167,7 @@ def _serve(
         turns = count()
         try:
             for batch in prefetch_in_thread(make_batches(), 1):
-                _write(batch, num_singles, pieces, tell, free, turns)
+                _write(batch, num_singles, pieces, written_writer, freed_reader, turns)
             last: Exception | None = None
         except (BrokenPipeError, EOFError):
             os._exit(0)
@@ -171,13 +176,13 @@ def _serve(
             if not isinstance(error, UserError):  # tracebacks are not sent between processes
                 error.add_note(traceback.format_exc())
         try:
-            told = pickle.dumps(last)
-            pickle.loads(told)
+            payload = pickle.dumps(last)
+            pickle.loads(payload)
         except Exception:  # of a class that cannot be sent
-            told = pickle.dumps(DataError(f"{type(last).__name__}: {last}"))
-        tell.send_bytes(told)
+            payload = pickle.dumps(DataError(f"{type(last).__name__}: {last}"))
+        written_writer.send_bytes(payload)
         while True:  # until the other process has read it
-            free.recv_bytes()
+            freed_reader.recv_bytes()
     finally:
         os._exit(0)
 
@@ -186,8 +191,8 @@ def _write(
     batch: Batch,
     num_singles: int,
     pieces: np.ndarray,
-    tell: Connection,
-    free: Connection,
+    written_writer: Connection,
+    freed_reader: Connection,
     turns: Iterator[int],
 ) -> None:
     """Write a batch, and send its layout with its first piece."""
@@ -195,7 +200,7 @@ def _write(
     tensors = BatchLayout.tensors_of(batch)
     for start in range(0, layout.num_bytes, PIECE_BYTES):
         if (turn := next(turns)) >= NUM_PIECES:
-            free.recv_bytes()
+            freed_reader.recv_bytes()
         piece = pieces[turn % NUM_PIECES]
         for name, place in layout.places.items():
             low, high = max(place.start, start), min(place.stop, start + PIECE_BYTES)
@@ -204,6 +209,6 @@ def _write(
                 stored = np.int32 if place.stored == torch.int32 else array.dtype
                 width = place.stored.itemsize
                 part = array[(low - place.start) // width : (high - place.start) // width]
-                there = piece[low - start : high - start].view(stored)
-                np.copyto(there, part, casting="unsafe")  # the layout has checked the values
-        tell.send_bytes(b"" if start else pickle.dumps(layout))
+                target = piece[low - start : high - start].view(stored)
+                np.copyto(target, part, casting="unsafe")  # the layout has checked the values
+        written_writer.send_bytes(b"" if start else pickle.dumps(layout))

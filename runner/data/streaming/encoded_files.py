@@ -54,16 +54,16 @@ def fit_to_first_rows(declared: Declared, paths: Sequence[Path], num_rows: int) 
     fitter = TransformFitter(declared, split_seed=0, skip_bad_rows=False)
     if not needs_fitting(declared):
         return replace(fitter.compute(), id_types=_first_types(declared, paths))
-    left, types = num_rows, dict[str, str]()
+    rows_left, types = num_rows, dict[str, str]()
     for path in paths:
         file = DataFile(str(path))
         types = _check_types(declared, file, types)[1]
         for chunk in _read_chunks(declared, file, fitter.columns_to_read(), types):
-            fitter.update(chunk, {"train": np.arange(chunk.num_rows) < left})
-            left -= chunk.num_rows
-            if left <= 0:
+            fitter.update(chunk, {"train": np.arange(chunk.num_rows) < rows_left})
+            rows_left -= chunk.num_rows
+            if rows_left <= 0:
                 return replace(fitter.compute(), id_types=types)
-    if left == num_rows:
+    if rows_left == num_rows:
         raise ConfigError(
             "dataset.path: has no file yet, to whose first rows vocabularies and statistics are "
             "fitted (dataset.fit_rows); dataset.learnt=RUN/data takes those of a run"

@@ -141,17 +141,17 @@ class RoundRobinConsumer:
     def take(self, max_messages: int) -> list[Message]:
         """Return the next messages in turn, as many as have arrived, at most `max_messages`."""
         self._fetch()
-        taken: list[Message] = []
-        while len(taken) < max_messages and self._waiting[self.next_partition]:
+        consumed: list[Message] = []
+        while len(consumed) < max_messages and self._waiting[self.next_partition]:
             message = self._waiting[self.next_partition].popleft()
-            taken.append(message)
+            consumed.append(message)
             self._next_offsets[self.next_partition] = message.offset + 1
             self.next_partition = (self.next_partition + 1) % self._num_partitions
         for partition in list(self._paused):
             if len(self._waiting[partition]) < MAX_BUFFERED_MESSAGES // 2:
                 self._consumer.resume([self._ck.TopicPartition(self._topic, partition)])
                 self._paused.discard(partition)
-        return taken
+        return consumed
 
     def _fetch(self) -> None:
         has_enough = len(self._waiting[self.next_partition]) >= CHUNK_ROWS

@@ -57,13 +57,13 @@ class MessageDecoder:
         return tuple(s.order_by for s in self.declared.ids if s.order_by) if self.declared else ()
 
     @classmethod
-    def of(cls, topic: str, declared: Declared, learnt: str | None) -> MessageDecoder:
+    def of(cls, topic: str, declared: Declared, trained: str | None) -> MessageDecoder:
         """Return the decoder of a topic.
 
         Args:
             topic: its name.
             declared: all columns.
-            learnt: folder with the transforms of a run; None: nothing was fitted.
+            trained: folder with the transforms of a run; None: nothing was fitted.
 
         Raises:
             ConfigError: for columns with transforms that must be fitted, but are not.
@@ -74,14 +74,14 @@ class MessageDecoder:
         if columns is not None:
             fitted = FittedTransforms(id_types=id_types(declared, types))
             return cls(topic, columns, types, None, fitted)
-        if needs_fitting(declared) and not learnt:
+        if needs_fitting(declared) and not trained:
             raise ConfigError(
                 "dataset.schema: has vocabularies, statistics or sizes that are fitted to data, "
                 "which a topic has not yet: dataset.learnt=RUN/data takes those of a run, and "
                 "`encode: growing` or `hash` needs none"
             )
         declared = replace(declared, carried=())  # not in batches
-        fitted = FittedTransforms.load(Path(learnt)) if learnt else FittedTransforms()
+        fitted = FittedTransforms.load(Path(trained)) if trained else FittedTransforms()
         fitted = with_declared_sizes(fitted, declared)
         types = encoded_types(declared, fitted.id_types)
         fitted = replace(fitted, id_types=fitted.id_types or id_types(declared, types))

@@ -63,12 +63,12 @@ class EncodeTask(PartTask):
 
 def save_for_parts(fitted: FittedTransforms, folder: Path) -> None:
     """Write transforms so that workers map their vocabularies instead of copying them."""
-    with complete_folder(folder) as aside:
+    with complete_folder(folder) as temporary:
         for number, values in enumerate(fitted.vocabularies.values()):
-            (aside / str(number)).write_bytes(values.data)
+            (temporary / str(number)).write_bytes(values.data)
         names = list(fitted.vocabularies)
         facts = {"values": vars(replace(fitted, vocabularies={})), "vocabularies": names}
-        (aside / FITTED_NUMBERS).write_text(json.dumps(facts))
+        (temporary / FITTED_NUMBERS).write_text(json.dumps(facts))
 
 
 @lru_cache(maxsize=1)

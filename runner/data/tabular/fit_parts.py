@@ -60,8 +60,8 @@ def find_split_starts(
     engine = engine or InProcess()
     folders = _work_on(read_times, table, parts, {}, folder, "times", engine, advance)
     sample = TimeSample(table.split_seed)
-    for own in folders:
-        for times in _iterate_arrays(own, "times", read_facts(own)["lengths"]):
+    for part_folder in folders:
+        for times in _iterate_arrays(part_folder, "times", read_facts(part_folder)["lengths"]):
             sample.add(times)
     return sample.split_starts(table.row_split)
 
@@ -79,9 +79,9 @@ def _work_on(
     """Run a task on all unfinished parts; return the folder of each."""
     folders = [_part_folder(folder, name, part) for part in parts]
     tasks = (
-        PartTask(table, part, own, engine.task_bytes, split_starts)
-        for part, own in zip(parts, folders)
-        if not is_done(own)
+        PartTask(table, part, part_folder, engine.task_bytes, split_starts)
+        for part, part_folder in zip(parts, folders)
+        if not is_done(part_folder)
     )
     for _ in engine.map(work, tasks, advance):
         pass
@@ -92,11 +92,11 @@ def count_parts(
     table: RewritableTable,
     parts: Sequence[Part],
     split_starts: Mapping[str, float],
-    work: Path,
+    work_folder: Path,
     engine: Engine,
 ) -> list[int]:
     """Return the train rows of each part."""
-    folders = _work_on(count_part, table, parts, split_starts, work, "count", engine)
+    folders = _work_on(count_part, table, parts, split_starts, work_folder, "count", engine)
     return [read_facts(folder)["train_rows"] for folder in folders]
 
 
@@ -161,8 +161,8 @@ def check_rows_before(task: PartTask, num_rows: int) -> None:
             check_num_rows(task.part.file, num_rows, read_facts(folder)["num_rows"])
 
 
-def _part_folder(work: Path, name: str, part: Part) -> Path:
-    return work / f"{name}-{part.number:05d}"
+def _part_folder(work_folder: Path, name: str, part: Part) -> Path:
+    return work_folder / f"{name}-{part.number:05d}"
 
 
 def count_train_rows(masks: Mapping[str, np.ndarray], num_malformed: int) -> int:
@@ -247,8 +247,8 @@ class _MergedFitter(TransformFitter):
     def sample(self, name: str) -> TimeSample:
         sample = TimeSample(self._seed)
         for folder, facts in zip(self._folders, self._facts):
-            for own, file, lengths in facts["samples"]:
-                if own == name:
+            for sample_name, file, lengths in facts["samples"]:
+                if sample_name == name:
                     for values in _iterate_arrays(folder, file, lengths):
                         sample.add(values)
         return sample
@@ -273,16 +273,16 @@ class MergeTask:
 
 def merge_vocabulary(task: MergeTask, advance: Advance) -> None:
     """Write the vocabulary of one table."""
-    aside = task.out.with_name(f".{task.out.name}.tmp")
-    merge_runs(task.runs, task.min_count, aside, max_values=task.max_values)
-    aside.rename(task.out)
+    temporary = task.out.with_name(f".{task.out.name}.tmp")
+    merge_runs(task.runs, task.min_count, temporary, max_values=task.max_values)
+    temporary.rename(task.out)
 
 
 def fit_table(
     table: RewritableTable,
     parts: Sequence[Part],
     split_starts: Mapping[str, float],
-    work: Path,
+    work_folder: Path,
     engine: Engine,
     advance: Advance,
 ) -> tuple[FittedTransforms, list[int]]:
@@ -290,7 +290,7 @@ def fit_table(
 
     Args:
         parts: all parts of the table; empty if nothing has to be fitted to rows.
-        work: the folder of the parts.
+        work_folder: the folder of the parts.
 
     Returns:
         The transforms, whose vocabularies stay in files, and the number of train rows of each part.
@@ -299,11 +299,11 @@ def fit_table(
         DataError: for a bad row, unless bad rows are skipped, and for a column without a value to
             fit its transform to.
     """
-    folders = _work_on(fit_part, table, parts, split_starts, work, "fit", engine, advance)
+    folders = _work_on(fit_part, table, parts, split_starts, work_folder, "fit", engine, advance)
     fitter = _MergedFitter(table.declared, table.split_seed, folders)
     limit = min(MERGED_AT_ONCE, engine.task_bytes // 2 // VALUE_BYTES)
     least = fitter.vocabulary_tables()
-    files = {name: work / f"vocabulary-{number}" for number, name in enumerate(least)}
+    files = {name: work_folder / f"vocabulary-{number}" for number, name in enumerate(least)}
     merges = [
         MergeTask(tuple(fitter.runs(name)), least[name], file, limit)
         for name, file in files.items()

@@ -35,8 +35,8 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
         content[key] = _keep(value or {}, names) if key in FEATURE_ROLES else value
     for split, key in SPLIT_PATHS.items():
         if split in recipe.files:
-            given = getattr(recipe, key)
-            paths = recipe.resolve_path(recipe.declared.places[key]) if given is None else given
+            setting = getattr(recipe, key)
+            paths = recipe.resolve_path(recipe.declared.places[key]) if setting is None else setting
             several = [paths] if isinstance(paths, str | Path) else list(paths)
             content[key] = [_absolute(str(path)) for path in several]
     for key, value in (

@@ -110,22 +110,22 @@ def _find_key(file: str, columns: Sequence[str], specs: Sequence[IdSpec]) -> IdS
             f"{file}: has no column {NEGATIVES!r} with the items"
             f"{nearest_hint(NEGATIVES, columns)}; it has {', '.join(columns)}"
         )
-    others = [name for name in columns if name != NEGATIVES]
-    found = [spec for spec in specs if spec.column in others]
-    if len({spec.column for spec in found}) != 1:
+    key_columns = [name for name in columns if name != NEGATIVES]
+    matching = [spec for spec in specs if spec.column in key_columns]
+    if len({spec.column for spec in matching}) != 1:
         known = sorted({spec.column for spec in specs})
-        hint = nearest_hint(others[0], known) if others and not found else ""
+        hint = nearest_hint(key_columns[0], known) if key_columns and not matching else ""
         raise DataError(
             f"{file}: needs, besides {NEGATIVES!r}, exactly one of the columns "
             f"{', '.join(known)}, for whose ids these negatives are; it has "
-            f"{', '.join(others) or 'none'}{hint}"
+            f"{', '.join(key_columns) or 'none'}{hint}"
         )
-    if found[0].growth:
+    if matching[0].growth:
         raise DataError(
-            f"{file}: {found[0].column} is `encode: growing`, so its ids get their rows "
+            f"{file}: {matching[0].column} is `encode: growing`, so its ids get their rows "
             "only in the training; use negatives for each item, or `encode: vocabulary`"
         )
-    return found[0]
+    return matching[0]
 
 
 def _encode(

@@ -198,15 +198,15 @@ class OwnRowsRecipe(TableRecipe):
         """
         [schema] = self.schemas.values()
         types = pa.schema([schema.field(name) for name in columns])
-        done = 0
-        for whole in self.source.batches(columns):
-            num_rows = whole.num_rows
+        num_read = 0
+        for batch in self.source.batches(columns):
+            num_rows = batch.num_rows
             try:
-                table = unpack_columns(whole.select(columns).cast(types))
+                table = unpack_columns(batch.select(columns).cast(types))
             except (KeyError, *READ_ERRORS) as error:
-                raise DataError(f"{file}: row {done}: {first_line(error)}") from error
+                raise DataError(f"{file}: row {num_read}: {first_line(error)}") from error
             for first in range(0, num_rows, CHUNK_ROWS):
                 rows = table.slice(first, CHUNK_ROWS)
                 count = min(CHUNK_ROWS, num_rows - first)
-                yield RowChunk(file, 0, done, count, rows, part_name="")
-                done += count
+                yield RowChunk(file, 0, num_read, count, rows, part_name="")
+                num_read += count

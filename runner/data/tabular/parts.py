@@ -52,7 +52,7 @@ class RewritableTable(Protocol):
     def skips_bad_rows(self) -> bool: ...
     @property
     def columns_read(self) -> list[str]: ...
-    def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
+    def find_parts_of_texts(self, work_folder: Path, engine: Engine) -> None:
         """Find the parts of large text files, if several workers share them."""
 
     def rows_of_groups(self, file: DataFile) -> list[int] | None:

@@ -62,15 +62,15 @@ def rewrite_table(
         DataError: for the first bad row, or too many skipped ones, and for a split without a row.
     """
     engine = engine or InProcess()
-    work = folder / PARTS_FOLDER
-    if work.is_dir():
+    work_folder = folder / PARTS_FOLDER
+    if work_folder.is_dir():
         print("going on with the parts that are done already", file=sys.stderr, flush=True)
-    work.mkdir(exist_ok=True)
-    table.find_parts_of_texts(work, engine)
-    fitted, train_rows = _fit_transforms(table, work, engine, advance)
-    if not is_done(work / "fitted"):
-        save_for_parts(fitted, work / "fitted")
-    rows = _EncodedRows(table, fitted.times, work, engine, train_rows)
+    work_folder.mkdir(exist_ok=True)
+    table.find_parts_of_texts(work_folder, engine)
+    fitted, train_rows = _fit_transforms(table, work_folder, engine, advance)
+    if not is_done(work_folder / "fitted"):
+        save_for_parts(fitted, work_folder / "fitted")
+    rows = _EncodedRows(table, fitted.times, work_folder, engine, train_rows)
     bad, lengths = rows.encode(advance)
     if not table.learnt:
         fitted.id_types = next((f["id_types"] for f in rows.facts if f["id_types"]), {})
@@ -79,8 +79,8 @@ def rewrite_table(
         if split in table.splits:
             names[split] = rows.write_shards(split, folder, advance)
             if not names[split]:
-                others = bad.values_of_no_split
-                raise DataError(_describe_empty_split(table, split, fitted.times, others))
+                unlisted = bad.values_of_no_split
+                raise DataError(_describe_empty_split(table, split, fitted.times, unlisted))
     if "train" in table.splits:  # otherwise the transforms are those of the run
         fitted.mean_length = lengths.compute()
     fitted.save(folder)
@@ -90,20 +90,20 @@ def rewrite_table(
 
 
 def _fit_transforms(
-    table: RewritableTable, work: Path, engine: Engine, advance: Advance
+    table: RewritableTable, work_folder: Path, engine: Engine, advance: Advance
 ) -> tuple[FittedTransforms, list[int] | None]:
     """Return the transforms, and the number of train rows of each part if they were counted."""
     parts, train_rows = find_parts(table), None
     if table.learnt:
         fitted = with_declared_sizes(FittedTransforms.load(Path(table.learnt)), table.declared)
     else:
-        starts = find_split_starts(table, work, engine, advance)
+        starts = find_split_starts(table, work_folder, engine, advance)
         fitting = parts if needs_fitting(table.declared) else []
-        fitted, train_rows = fit_table(table, fitting, starts, work, engine, advance)
+        fitted, train_rows = fit_table(table, fitting, starts, work_folder, engine, advance)
         fitted.times = starts
     if not train_rows and engine.num_workers > 1 and _make_draws(table) is not None:
         # parallel workers need the number of rows before theirs
-        train_rows = count_parts(table, parts, fitted.times, work, engine)
+        train_rows = count_parts(table, parts, fitted.times, work_folder, engine)
     return fitted, train_rows
 
 
@@ -129,11 +129,16 @@ class _EncodedRows:
         self,
         table: RewritableTable,
         split_starts: dict[str, float],
-        work: Path,
+        work_folder: Path,
         engine: Engine,
         train_rows: list[int] | None,
     ) -> None:
-        self._table, self._starts, self._work, self._engine = table, split_starts, work, engine
+        self._table, self._starts, self._work, self._engine = (
+            table,
+            split_starts,
+            work_folder,
+            engine,
+        )
         self._train_rows = train_rows
         self._parts = find_parts(table)
         self._draws = _make_draws(table)  # once all is encoded, as they are after all rows
@@ -216,14 +221,18 @@ class _EncodedRows:
             DataError: if the rows of one file exceed the memory limit.
         """
         spilled = [spilled_rows(f, facts, split) for f, facts in zip(self._folders, self.facts)]
-        aside = self._work / "shards"
-        aside.mkdir(exist_ok=True)
-        shards = plan_shards(aside, split, spilled, self._draws if split == "train" else None)
-        left = [shard for shard in shards if not shard.path.exists()]
+        shards_folder = self._work / "shards"
+        shards_folder.mkdir(exist_ok=True)
+        shards = plan_shards(
+            shards_folder, split, spilled, self._draws if split == "train" else None
+        )
+        unwritten = [shard for shard in shards if not shard.path.exists()]
         at_once = self._shards_at_once(shards)
         most = SHARD_COPIES * max((shard.num_bytes for shard in shards), default=1)
-        room = min(SPILL_BYTES, self._engine.task_bytes - most)
-        tasks = group_shards(left, spilled, num_bytes=room, num_workers=self._engine.num_workers)
+        num_bytes = min(SPILL_BYTES, self._engine.task_bytes - most)
+        tasks = group_shards(
+            unwritten, spilled, num_bytes=num_bytes, num_workers=self._engine.num_workers
+        )
         for _ in self._engine.map(write_shards, tasks, advance, at_once=at_once):
             pass
         for shard in shards:
@@ -248,9 +257,9 @@ class _EncodedRows:
 
 
 def _describe_empty_split(
-    table: RewritableTable, split: str, starts: Mapping[str, float], others: Sequence[str]
+    table: RewritableTable, split: str, starts: Mapping[str, float], unlisted: Sequence[str]
 ) -> str:
-    """Return a message; `others` are values of the split column that the split does not list."""
+    """Return a message; `unlisted` are values of the split column that the split does not list."""
     files = table.files.get(split)
     if files and (split != "train" or table.row_split.kind == "whole"):
         return f"the {split} split has no rows: {files[0]}; name a file with rows"
@@ -266,8 +275,8 @@ def _describe_empty_split(
             "dataset.test_path=FILE evaluates all rows of a file; to train on these rows, divide "
             "them otherwise: dataset.split={random: ...}"
         )
-    if others:
-        listed = ", ".join(map(repr, others))
+    if unlisted:
+        listed = ", ".join(map(repr, unlisted))
         return (
             f"the {split} split has no rows ({describe_split(table.row_split)}); the column has "
             f"values that `split` does not list: {listed}"

@@ -126,8 +126,8 @@ class TableFiles(TableSettings):
     def has_cast_columns(self) -> bool:
         """Whether a column that is read has different types in different files."""
         return any(
-            self.schemas[path].field(name).type != own.field(name).type
-            for path, own in self._schemas_in_files.items()
+            self.schemas[path].field(name).type != schema.field(name).type
+            for path, schema in self._schemas_in_files.items()
             for name in columns_in_file(self.schemas[path], self.columns_read)
         )
 
@@ -146,7 +146,7 @@ class TableFiles(TableSettings):
     def partitions_read(self) -> dict[str, list[dict[str, str | None]]]:
         """Split -> the values from names of folders for each file; empty if none is read."""
         needed = set(self.columns_read)
-        found = {
+        partitions = {
             split: [
                 {
                     name: value
@@ -157,7 +157,7 @@ class TableFiles(TableSettings):
             ]
             for split, files in self.files.items()
         }
-        return found if any(any(values) for values in found.values()) else {}
+        return partitions if any(any(values) for values in partitions.values()) else {}
 
     def needed_by(self, column: str) -> str:
         """Return what requires a column, for messages."""
@@ -184,15 +184,15 @@ class TableFiles(TableSettings):
 
     def num_rows_estimate(self) -> int:
         """Return the number of rows: exact for Parquet, estimated from sizes for text files."""
-        files = [file for own in self.files_prepared.values() for file in own]
+        files = [file for split_files in self.files_prepared.values() for file in split_files]
         if self.format == "parquet":
             return sum(sum(self.rows_per_group[str(file)]) for file in files)
         return sum(file.size() // 100 for file in files)
 
-    def find_parts_of_texts(self, work: Path, engine: Engine) -> None:
+    def find_parts_of_texts(self, work_folder: Path, engine: Engine) -> None:
         """Find the parts of large text files, if several workers share them; see `index_texts`."""
         if self.format in TEXT_FORMATS:
-            self._texts.update(index_texts(self, self.text_format, work, engine))
+            self._texts.update(index_texts(self, self.text_format, work_folder, engine))
 
     def rows_of_groups(self, file: DataFile) -> list[int] | None:
         """Return the number of rows of each row group or text block; None for a single part."""

@@ -45,7 +45,7 @@ class TableRecipe(TableFiles, Recipe):
     def content_fields(self) -> Mapping[str, Any]:
         """Return all settings except the paths of files, and those that change no row."""
         skips = {"max_bad_rows": self.max_bad_rows} if self.skips_bad_rows else {}
-        own, text = self.declared.places.get("delimiter"), self.text_format
+        delimiter, text = self.declared.places.get("delimiter"), self.text_format
         return {
             "table": VERSION,
             "files": {s: [f.fingerprint() for f in files] for s, files in self.files.items()},
@@ -55,7 +55,7 @@ class TableRecipe(TableFiles, Recipe):
                 for k, v in vars(self).items()
                 if k in ("format", "split_seed", "on_bad_rows", "mix", "delimiter", "quote")
             }
-            | ({} if self.delimiter or not own else {"delimiter": own})
+            | ({} if self.delimiter or not delimiter else {"delimiter": delimiter})
             | ({} if text.quote == self.quote else {"quote": text.quote})
             | ({} if text.decimal == TextFormat.decimal else {"decimal": text.decimal}),
             "names": list(self.column_names or self.declared.places.get("column_names") or ()),
@@ -86,8 +86,8 @@ class TableRecipe(TableFiles, Recipe):
         words = ["seen"] if has_events else ["judged"] if is_judged else []
         words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
         words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
-        named = {v for spec in self.declared.labels for v in (*spec.positive, *spec.grades)}
-        digits = (v.strip().lstrip("-").removesuffix(".0") for v in named)
+        label_values = {v for spec in self.declared.labels for v in (*spec.positive, *spec.grades)}
+        digits = (v.strip().lstrip("-").removesuffix(".0") for v in label_values)
         words += ["numbers"] if any(v.isdigit() for v in digits) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
@@ -175,10 +175,10 @@ def _fetch_files(
         DataError: naming the file, and the row group that cannot be read.
     """
     names: dict[str, list[str]] = {}
-    for split, own in files.items():
+    for split, split_files in files.items():
         # numbered in the order of `own`, since files are read in the order of their names
-        names[split] = [f"{split}-{number:05d}.parquet" for number in range(len(own))]
-        for name, file in zip(names[split], own):
+        names[split] = [f"{split}-{number:05d}.parquet" for number in range(len(split_files))]
+        for name, file in zip(names[split], split_files):
             _fetch(file, columns, folder / name, advance)
     return names
 

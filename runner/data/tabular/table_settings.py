@@ -71,10 +71,10 @@ class TableSettings:
             ConfigError: for a schema that is not set, does not exist or is no YAML.
         """
         if self.schema is None:
-            given = shlex.quote(str(self.path)) if self.path else "PATH"
+            path = shlex.quote(str(self.path)) if self.path else "PATH"
             raise ConfigError(
                 "dataset.schema is not set: a YAML that declares the columns; "
-                f"`python -m runner schema {given} --out schema.yaml` proposes one"
+                f"`python -m runner schema {path} --out schema.yaml` proposes one"
             )
         if isinstance(self.schema, Mapping):
             return self.schema
@@ -169,17 +169,17 @@ class TableSettings:
     def columns_read(self) -> list[str]:
         split = [self.row_split.column] if self.row_split.column else []
         events = self.declared.interactions
-        own = events.columns if events is not None else ()
-        return list(dict.fromkeys([*self.declared_in_files.columns, *own, *split]))
+        event_columns = events.columns if events is not None else ()
+        return list(dict.fromkeys([*self.declared_in_files.columns, *event_columns, *split]))
 
     @property
     def text_format(self) -> TextFormat:
-        usual, places = default_text_format(self.format), self.declared.places
-        delimiter = self.delimiter or places.get("delimiter") or usual.delimiter
-        quote = places.get("quote", usual.quote) if self.quote == usual.quote else self.quote
+        default, places = default_text_format(self.format), self.declared.places
+        delimiter = self.delimiter or places.get("delimiter") or default.delimiter
+        quote = places.get("quote", default.quote) if self.quote == default.quote else self.quote
         names = self.column_names or places.get("column_names") or ()
-        decimal = self.decimal or places.get("decimal") or usual.decimal
-        return TextFormat(delimiter, quote, tuple(names), usual.json_lines, decimal)
+        decimal = self.decimal or places.get("decimal") or default.decimal
+        return TextFormat(delimiter, quote, tuple(names), default.json_lines, decimal)
 
     @property
     def skips_bad_rows(self) -> bool:

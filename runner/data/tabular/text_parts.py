@@ -36,9 +36,9 @@ class TextIndex:
 
     def select(self, numbers: Container[int]) -> TextBlocks:
         """Return some consecutive blocks."""
-        wanted = [number for number in range(len(self.spans)) if number in numbers]
-        spans = tuple(self.spans[number] for number in wanted)
-        return TextBlocks(spans, sum(self.num_lines[: wanted[0]]))
+        selected = [number for number in range(len(self.spans)) if number in numbers]
+        spans = tuple(self.spans[number] for number in selected)
+        return TextBlocks(spans, sum(self.num_lines[: selected[0]]))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class CountTask:
 
 
 def index_texts(
-    table: RewritableTable, format_: TextFormat, work: Path, engine: Engine
+    table: RewritableTable, format_: TextFormat, work_folder: Path, engine: Engine
 ) -> dict[str, TextIndex]:
     """Return path -> the blocks of each file that is divided into parts.
 
@@ -60,16 +60,16 @@ def index_texts(
     continues with the same parts, in any process.
 
     Args:
-        work: the folder of the parts, where the index is kept.
+        work_folder: the folder of the parts, where the index is kept.
     """
-    index = work / INDEX_FILE
+    index = work_folder / INDEX_FILE
     if not index.exists():
-        if engine.num_workers == 1 or any(work.iterdir()):
+        if engine.num_workers == 1 or any(work_folder.iterdir()):
             return {}
-        found = dict(_count_files(table, format_, engine))
-        aside = work / f".{INDEX_FILE}.tmp"
-        aside.write_text(json.dumps(found))
-        aside.rename(index)
+        blocks_of_file = dict(_count_files(table, format_, engine))
+        temporary = work_folder / f".{INDEX_FILE}.tmp"
+        temporary.write_text(json.dumps(blocks_of_file))
+        temporary.rename(index)
     return {path: TextIndex(*lists) for path, lists in json.loads(index.read_text()).items()}
 
 
@@ -77,7 +77,7 @@ def _count_files(
     table: RewritableTable, format_: TextFormat, engine: Engine
 ) -> Iterator[tuple[str, Any]]:
     """Yield the path of each large file, and its blocks with their rows and lines."""
-    files = [file for own in table.files.values() for file in own]
+    files = [file for split_files in table.files.values() for file in split_files]
     share = sum(file.size() for file in files) // (TASKS_PER_WORKER * engine.num_workers)
     for file in files:
         spans = find_blocks(file, BLOCK_BYTES) if file.size() > share else []
@@ -85,7 +85,8 @@ def _count_files(
             continue
         starts = range(0, len(spans), COUNTED_AT_ONCE)
         tasks = (CountTask(table, format_, file, spans[n : n + COUNTED_AT_ONCE]) for n in starts)
-        counts = [count for own in engine.map(count_blocks, tasks, lambda _: None) for count in own]
+        answers = engine.map(count_blocks, tasks, lambda _: None)
+        counts = [count for answer in answers for count in answer]
         if len(counts) == len(spans):
             yield str(file), (spans, *map(list, zip(*counts)))
 

@@ -88,8 +88,8 @@ class ValueNames:
 
     def _kind(self, column: str, input_: str) -> str:
         """Return the type of a column of ids: `integer`, `unsigned` or `string`."""
-        if (held := self._fitted.id_types.get(column)) is not None:
-            return held
+        if (kind := self._fitted.id_types.get(column)) is not None:
+            return kind
         type_ = unpacked_type(next(iter(self.table.schemas.values())).field(column).type)
         if is_text(type_) and input_ != "integer":
             return "string"
@@ -98,13 +98,15 @@ class ValueNames:
     def _find_texts(self, column: str, hashes: set[int]) -> dict[int, str]:
         """Return hash -> text, without those whose files are missing."""
         known = self._texts.setdefault(column, {})
-        wanted = hashes - known.keys()
+        missing = hashes - known.keys()
         try:
-            for found, texts in iterate_texts(self.table, self._fitted, column) if wanted else ():
-                places = np.flatnonzero(np.isin(found, list(wanted)))
-                known |= {int(found[place]): texts[int(place)].as_py() for place in places}
-                wanted -= known.keys()
-                if not wanted:
+            for text_hashes, texts in (
+                iterate_texts(self.table, self._fitted, column) if missing else ()
+            ):
+                places = np.flatnonzero(np.isin(text_hashes, list(missing)))
+                known |= {int(text_hashes[place]): texts[int(place)].as_py() for place in places}
+                missing -= known.keys()
+                if not missing:
                     break
         except (UserError, OSError, pa.ArrowException) as error:
             logging.getLogger("runner").warning(
