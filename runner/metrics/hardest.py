@@ -43,7 +43,7 @@ class HardestRows:
 
         The prediction of a binary task is its probability.
         """
-        found = []
+        rows = []
         for loss, row, labels_T, logits_T in zip(*(values.cpu() for values in self._kept)):  # sync
             if loss == -torch.inf:
                 continue
@@ -53,5 +53,5 @@ class HardestRows:
             }
             labels = {t.name: float(y) for t, y in zip(tasks, labels_T)}
             facts = {"row": int(row), "loss": float(loss)}
-            found.append({**facts, "labels": labels, "predicted": predicted})
-        return found
+            rows.append({**facts, "labels": labels, "predicted": predicted})
+        return rows

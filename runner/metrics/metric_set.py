@@ -202,8 +202,8 @@ class MetricSet:
             sums = binary_sums if kind == "binary" else regression_sums
             sums_SBT = sums(x_BT, y_BT)[: len(self._sums_ST[kind])]
             for of_label in self._class_columns.values() if kind == "binary" else ():
-                found = class_sums(x_BT[:, of_label], y_BT[:, of_label])
-                sums_SBT[3:5, :, of_label] = torch.stack(found)
+                of_classes = class_sums(x_BT[:, of_label], y_BT[:, of_label])
+                sums_SBT[3:5, :, of_label] = torch.stack(of_classes)
             if not weigh_one:
                 sums_SBT *= weights_B[:, None]
             sums_SKBT = sums_SBT.view(len(sums_SBT), *by_batch, x_BT.shape[1])
@@ -248,7 +248,7 @@ class MetricSet:
         for column, task in enumerate(self._tasks):
             index = self._columns[task.kind].index(column)
             names = names_for_task(self._names, task)
-            weight, label, *others = sums = self._sums_ST[task.kind][:, index].tolist()  # sync
+            weight, label, *parts = sums = self._sums_ST[task.kind][:, index].tolist()  # sync
             if not weight:
                 why = NO_ROW
             elif task.kind == "regression":
@@ -256,7 +256,7 @@ class MetricSet:
                 is_constant = math.isnan(results["r2"]) and not math.isnan(results["mse"])
                 names = [n for n in names if n == "r2" and is_constant]
                 why = "all labels are equal"
-            elif math.isnan(others[1]):  # the log loss
+            elif math.isnan(parts[1]):  # the log loss
                 continue
             elif not 0 < label < weight:
                 names = need_both_labels(names, has_positives=label > 0)
@@ -281,16 +281,16 @@ class MetricSet:
         """Return which results of an evaluation are binned, with bounds of their errors."""
         if self._scores is None or not self._scores.is_binned:
             return ()
-        beyond = f"beyond {self._scores.row_limit:,} rows (metrics.exact_auroc_rows)"
+        where = f"beyond {self._scores.row_limit:,} rows (metrics.exact_auroc_rows)"
         notes = []
         for index, column in enumerate(self._columns["binary"]):
             levels = self._scores.score_levels(index)
             for name, error in (("auc", roc_auc_error), ("pr_auc", average_precision_error)):
                 if name in names_for_task(self._names, self._tasks[column]):
                     key = result_key(name, self._tasks[column], self._tasks)
-                    notes.append(f"{key}: binned {beyond}, within ±{error(*levels):.1e}")
+                    notes.append(f"{key}: binned {where}, within ±{error(*levels):.1e}")
         if grouped := ", ".join(name for name in self.names() if name.startswith("gauc")):
-            notes.append(f"{grouped}: undefined {beyond}")
+            notes.append(f"{grouped}: undefined {where}")
         return tuple(notes)
 
     def reset(self) -> None:

@@ -64,10 +64,10 @@ class OwnMetrics(Metrics):
 
     def reset(self) -> None:
         self._metrics: dict[tuple[str, int], Metric] = {}
-        for own in self._own:
+        for metric in self._own:
             for index, task in enumerate(self._tasks):
-                if own.is_for(task):
-                    self._metrics[own.name, index] = _prepare(own.make(), self._device)
+                if metric.is_for(task):
+                    self._metrics[metric.name, index] = _prepare(metric.make(), self._device)
         # rows, rows whose weight is not 1, rows with NaN, of each task
         self._counts_3T = torch.zeros(3, len(self._tasks), device=self._device, dtype=torch.int64)
         self._merged: list[Mapping[str, Tensor]] = []
@@ -82,7 +82,7 @@ class OwnMetrics(Metrics):
             result_key(name, self._tasks[index], self._tasks): value
             for (name, index), value in values.items()
         }
-        return add_task_means(results, [own.name for own in self._own], self._tasks)
+        return add_task_means(results, [metric.name for metric in self._own], self._tasks)
 
     @torch.no_grad()
     def update(self, prediction: Prediction, losses: Mapping[str, Tensor]) -> None:
@@ -106,9 +106,9 @@ class OwnMetrics(Metrics):
 
     def compute(self) -> dict[str, float]:
         parts = [self.state(), *self._merged]
-        found = {key: self._compute_one(*key, parts) for key in self._metrics}
-        self._undefined = {key: why for key, (_, why) in found.items() if why}
-        return self._named_results({key: value for key, (value, _) in found.items()})
+        computed = {key: self._compute_one(*key, parts) for key in self._metrics}
+        self._undefined = {key: why for key, (_, why) in computed.items() if why}
+        return self._named_results({key: value for key, (value, _) in computed.items()})
 
     def _compute_one(
         self, name: str, index: int, parts: Sequence[Mapping[str, Tensor]]
@@ -136,7 +136,7 @@ class OwnMetrics(Metrics):
         ]
         parts = [self._counts_3T, *(part["counts"].to(self._device) for part in self._merged)]
         if int(torch.stack(parts)[:, 1].sum()):
-            names = ", ".join(own.name for own in self._own)
+            names = ", ".join(metric.name for metric in self._own)
             notes.append(f"{names}: {UNWEIGHTED_NOTE} (metrics.own)")
         return tuple(notes)
 
@@ -156,24 +156,24 @@ class OwnMetrics(Metrics):
         self._merged.append(state)
 
 
-def check_own_metric(own: OwnMetric, tasks: Sequence[TaskSpec]) -> None:
+def check_own_metric(own_metric: OwnMetric, tasks: Sequence[TaskSpec]) -> None:
     """Check a user-defined metric on two rows, before training.
 
     Raises:
         ConfigError: for a task that the dataset does not have, or a class that does not accept the
             scores and labels of its tasks or does not return one number.
     """
-    key, known = f"metrics.own.{own.name}", [task.name for task in tasks]
-    for name in own.tasks or ():
+    key, known = f"metrics.own.{own_metric.name}", [task.name for task in tasks]
+    for name in own_metric.tasks or ():
         if name not in known:
             raise ConfigError(
                 f"{key}.tasks={name}: the dataset has no such task{nearest_hint(name, known)}; "
                 f"there are {', '.join(known)}"
             )
     for task in tasks:
-        if not own.is_for(task):
+        if not own_metric.is_for(task):
             continue
-        metric = _prepare(own.make(), torch.device("cpu"))
+        metric = _prepare(own_metric.make(), torch.device("cpu"))
         kind = type(metric).__name__
         where = f"{key}: {kind} on two rows of the {task.kind} task {task.name}"
         scores_B = torch.tensor([-1.0, 1.0], dtype=torch.float64)

@@ -53,8 +53,8 @@ def measured_names(settings: Mapping[str, Any], key: str = "eval") -> list[str]:
         key: eval or train.
     """
     names = [split_task(name)[0] for name in settings.get(key, [])]
-    own = (settings.get("own") or {}) if key == "eval" else {}
-    return list(dict.fromkeys(["loss", *names, *own]))
+    own_metrics = (settings.get("own") or {}) if key == "eval" else {}
+    return list(dict.fromkeys(["loss", *names, *own_metrics]))
 
 
 def names_for_task(
@@ -67,7 +67,7 @@ def names_for_task(
     Args:
         tasks: of the dataset; needed for ranking metrics only.
     """
-    found = []
+    of_task = []
     for name in names:
         base, chosen = split_task(name)
         kind: str = get_metric(base).kind
@@ -79,8 +79,8 @@ def names_for_task(
         else:
             fits = kind == task.kind
         if chosen in ("", task.name) and fits:
-            found.append(base)
-    return list(dict.fromkeys(found))
+            of_task.append(base)
+    return list(dict.fromkeys(of_task))
 
 
 def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> None:

@@ -115,12 +115,12 @@ class MetricSettings:
     def __post_init__(self) -> None:
         for key, names in (("eval", self.eval), ("train", self.train)):
             check_names(f"metrics.{key}", names)
-        taken = ["loss", *METRICS, *SEPARATE_METRICS, *ROW_KEYS]
+        used_names = ["loss", *METRICS, *SEPARATE_METRICS, *ROW_KEYS]
         for name in self.own:
-            if not name.isidentifier() or name in taken:
+            if not name.isidentifier() or name in used_names:
                 raise ConfigError(
                     f"metrics.own.{name}: names a new metric: letters, digits and _, and none of "
-                    f"ours: {', '.join(taken)}"
+                    f"ours: {', '.join(used_names)}"
                 )
         for name in self.train:
             if get_metric(name).needs in ("groups", "users", "lists"):

@@ -61,9 +61,15 @@ class ThresholdMetrics(Metrics):
             for name in names_for_task(self._names, task):
                 kind, threshold = parse_threshold(name)
                 assert threshold is not None, name
-                right, found, both = (row[self._thresholds.index(threshold)] for row in sums_3K)
-                whole = {"precision": found, "recall": right, "f1": (right + found) / 2}[kind]
-                results[result_key(name, task, self._tasks)] = ratio(both, whole)
+                positive, predicted, hits = (
+                    row[self._thresholds.index(threshold)] for row in sums_3K
+                )
+                total = {
+                    "precision": predicted,
+                    "recall": positive,
+                    "f1": (positive + predicted) / 2,
+                }[kind]
+                results[result_key(name, task, self._tasks)] = ratio(hits, total)
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
@@ -73,11 +79,13 @@ class ThresholdMetrics(Metrics):
             task = self._tasks[column]
             for name in names_for_task(self._names, task):
                 kind, threshold = parse_threshold(name)
-                right, found, _ = (row[self._thresholds.index(threshold or 0)] for row in sums_3K)
+                positive, predicted, _ = (
+                    row[self._thresholds.index(threshold or 0)] for row in sums_3K
+                )
                 why = {
-                    "precision": f"no row is predicted above {threshold:g}" * (found == 0),
-                    "recall": "no row has label 1" * (right == 0),
-                    "f1": "no row has label 1 or is predicted to" * (right == found == 0),
+                    "precision": f"no row is predicted above {threshold:g}" * (predicted == 0),
+                    "recall": "no row has label 1" * (positive == 0),
+                    "f1": "no row has label 1 or is predicted to" * (positive == predicted == 0),
                 }[kind]
                 if why:
                     notes.append(undefined_note([name], task, self._tasks, why))
