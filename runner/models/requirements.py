@@ -64,9 +64,9 @@ def require_funnel(schema: Schema) -> None:
     Raises:
         ValueError: if a task is not binary.
     """
-    others = [t for t in schema.tasks if t.kind != "binary" or t.one_of]
-    if others:
-        names = ", ".join(f"{t.name} ({'class' if t.one_of else t.kind})" for t in others)
+    other_tasks = [t for t in schema.tasks if t.kind != "binary" or t.one_of]
+    if other_tasks:
+        names = ", ".join(f"{t.name} ({'class' if t.one_of else t.kind})" for t in other_tasks)
         raise ValueError(
             "needs labels of two values, each a step of a funnel that only rows with the step "
             f"before can take, such as click and conversion; there are {names}"
@@ -175,9 +175,9 @@ def find_sequence(schema: Schema, name: str | None, key: str) -> SequenceFeature
         raise ValueError("needs a sequence of ids; the dataset has none")
     tables = {f.table_name for f in schema.sparse}
     of_features = [s for s in schema.sequences if s.table_name in tables]
-    for found in (schema.sequences, of_features):
-        if name is None and len(found) == 1:
-            return found[0]
+    for sequences in (schema.sequences, of_features):
+        if name is None and len(sequences) == 1:
+            return sequences[0]
     if name not in names:
         if name is None:
             problem = "null: the dataset has several sequences"
@@ -208,14 +208,14 @@ def find_history_and_item(
             f"needs a sparse feature that reads table {history.table_name!r} of sequence "
             f"{history.name!r}: the item that follows it; the dataset has none"
         )
-    found = find_item_feature(schema, item or readers[0])
-    if found.table_name != history.table_name:
+    item_feature = find_item_feature(schema, item or readers[0])
+    if item_feature.table_name != history.table_name:
         raise ValueError(
-            f"item={item}: reads table {found.table_name!r}, but sequence {history.name!r} "
+            f"item={item}: reads table {item_feature.table_name!r}, but sequence {history.name!r} "
             f"reads {history.table_name!r}; both must read the same table"
         )
-    _require_single_ids(found, "item", _ONE_ITEM)
-    return history, found
+    _require_single_ids(item_feature, "item", _ONE_ITEM)
+    return history, item_feature
 
 
 def check_row_negatives(schema: Schema, name: str, item: SparseFeature) -> None:
@@ -224,11 +224,11 @@ def check_row_negatives(schema: Schema, name: str, item: SparseFeature) -> None:
     Raises:
         ValueError: if there is no such sequence, or if its ids are not those of the item.
     """
-    found = find_sequence(schema, name, "hard_negatives")
-    if found.table_name != item.table_name:
+    sequence = find_sequence(schema, name, "hard_negatives")
+    if sequence.table_name != item.table_name:
         raise ValueError(
-            f"hard_negatives={name}: reads table {found.table_name!r}, but its ids must be items, "
-            f"which are those of table {item.table_name!r}"
+            f"hard_negatives={name}: reads table {sequence.table_name!r}, but its ids must be "
+            f"items, which are those of table {item.table_name!r}"
         )
 
 

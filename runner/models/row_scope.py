@@ -45,14 +45,14 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
         from_run: whether the configuration comes from a run, which may lack the setting.
     """
     loss, trainer = config["model"]["loss"], config["trainer"]
-    given, name = loss.get("within"), builtin_loss_name(loss)
-    if name and given is not None and given not in ROW_SCOPES:
-        yield unknown_choice("model.loss.within", given, ROW_SCOPES)
+    scope, name = loss.get("within"), builtin_loss_name(loss)
+    if name and scope is not None and scope not in ROW_SCOPES:
+        yield unknown_choice("model.loss.within", scope, ROW_SCOPES)
         return
     within = loss_row_scope(config, None if from_run else UPDATE_SCOPE)
-    if within is None and name and given == MICRO_BATCH_SCOPE:
+    if within is None and name and scope == MICRO_BATCH_SCOPE:
         yield (
-            f"model.loss.within={given}: has no effect, since {name} compares rows only if "
+            f"model.loss.within={scope}: has no effect, since {name} compares rows only if "
             "model.net.in_batch=true makes their items candidates"
         )
     if within != UPDATE_SCOPE:

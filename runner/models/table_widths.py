@@ -75,10 +75,10 @@ def resolve_widths(value: Any, num_rows: Mapping[str, int]) -> dict[str, int]:
             )
     widths = {}
     for table, rows in num_rows.items():
-        found = next((p for p in patterns if fnmatchcase(table, p)), DEFAULT)
-        if found not in value:
+        key = next((p for p in patterns if fnmatchcase(table, p)), DEFAULT)
+        if key not in value:
             raise ConfigError(f"{WIDTHS_KEY}: table {table} has none; give a {DEFAULT}")
-        widths[table] = auto_width(rows) if value[found] == AUTO else value[found]
+        widths[table] = auto_width(rows) if value[key] == AUTO else value[key]
     return widths
 
 

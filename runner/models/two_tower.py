@@ -136,16 +136,18 @@ class TwoTower(RetrievalModel):
         self.item_features = find_item_features(schema, item)
         users = [f for f in schema.sparse if f not in self.item_features]
         self.item = self.item_features[0]
-        drawn: dict[str, object] = {"uniform": uniform, "popularity": popularity}
-        drawn |= {"hard_negatives": hard_negatives, "hard_table": hard_table}
-        if any(drawn.values()):
+        draws: dict[str, object] = {"uniform": uniform, "popularity": popularity}
+        draws |= {"hard_negatives": hard_negatives, "hard_table": hard_table}
+        if any(draws.values()):
             _check_single_feature([f.name for f in self.item_features])
         if hard_negatives:
             check_row_negatives(schema, hard_negatives, self.item)
         self.hard_negatives = hard_negatives
         self.negative_table = NegativeTable(hard_table) if hard_table else None
-        read = [s for s in schema.sequences if s.name != hard_negatives]
-        self.history = next((s.name for s in read if s.table_name == self.item.table_name), None)
+        sequences = [s for s in schema.sequences if s.name != hard_negatives]
+        self.history = next(
+            (s.name for s in sequences if s.table_name == self.item.table_name), None
+        )
         self.embedding = SequenceLookup(
             schema,
             embedding_dim,
@@ -163,14 +165,14 @@ class TwoTower(RetrievalModel):
             memory=ItemMemory(memory, out, memory_warmup) if memory else None,
         )
         self.set_known_positives(schema, user, exclude_known)
-        num_user = (len(users) + len(read)) * embedding_dim + len(schema.dense)
+        num_user = (len(users) + len(sequences)) * embedding_dim + len(schema.dense)
         self.item_width = len(self.item_features) * embedding_dim
         hidden = HiddenLayers(norm, norm_place, norm_scope, activation, dropout)
         # `thing` is the item's tower; checkpoints have this name
         self.user = mlp(num_user, [*user_tower, out], hidden, last="linear")
         self.thing = mlp(self.item_width, [*item_tower, out], hidden, last="linear")
         if has_batch_statistics(self.thing):
-            _check_draws_nothing(drawn)
+            _check_draws_nothing(draws)
         self.drop = Dropout(embedding_dropout)
         self.normalise, self.half_life = normalise, half_life
         self.temperature = divisor
@@ -292,17 +294,18 @@ def _check_single_feature(names: Sequence[str]) -> None:
         )
 
 
-def _check_draws_nothing(drawn: Mapping[str, object]) -> None:
+def _check_draws_nothing(arguments: Mapping[str, object]) -> None:
     """Check that a tower with batch statistics only gets items of rows.
 
     Raises:
         ValueError: if it also gets drawn ones.
     """
-    given = {name: value for name, value in drawn.items() if value}
-    if given:
-        which = ", ".join(f"{name}={value}" for name, value in given.items())
+    set_arguments = {name: value for name, value in arguments.items() if value}
+    if set_arguments:
+        which = ", ".join(f"{name}={value}" for name, value in set_arguments.items())
         none = " ".join(
-            f"{name}={0 if isinstance(value, int) else 'null'}" for name, value in given.items()
+            f"{name}={0 if isinstance(value, int) else 'null'}"
+            for name, value in set_arguments.items()
         )
         raise ValueError(
             f"{which}: drawn items are no rows of the batch, so the items of rows and drawn ones "

@@ -30,10 +30,10 @@ def find_unused_settings(
         default_config: the same options without overrides. What an option says by itself stays.
     """
     net, defaults = config["model"]["net"], default_config["model"].get("net") or {}
-    told = set()
+    reported = set()
     for key, reason in _unused_of_net(config) if hidden_settings(config) else ():
-        if key in net and net[key] != defaults.get(key) and key not in told:
-            told.add(key)
+        if key in net and net[key] != defaults.get(key) and key not in reported:
+            reported.add(key)
             yield f"model.net.{key}={net[key]} has no effect {reason}"
 
 

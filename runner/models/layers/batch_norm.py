@@ -154,16 +154,16 @@ class BatchNorm(UpdateState):
         exchange = current_exchange()
         if exchange is not None and not exchange.is_first:  # all threads have the same statistics
             return
-        found = (count, mean, m2)
-        self.seen = found if self.seen is None else join_statistics(self.seen, found)
+        moments = (count, mean, m2)
+        self.seen = moments if self.seen is None else join_statistics(self.seen, moments)
 
 
 Moments = tuple[Tensor | int, Tensor, Tensor]  # rows, mean, sum of squared deviations from it
 
 
-def join_statistics(one: Moments, other: Moments) -> Moments:
+def join_statistics(first: Moments, second: Moments) -> Moments:
     """Return the statistics of the rows of both (Chan, Golub and LeVeque 1983)."""
-    (count, mean, m2), (more, mean_of_more, m2_of_more) = one, other
+    (count, mean, m2), (more, mean_of_more, m2_of_more) = first, second
     total = count + more
     share = more / (total.clamp(min=1) if isinstance(total, Tensor) else max(total, 1))
     difference = mean_of_more - mean
@@ -266,17 +266,17 @@ class _NormaliseLocally(torch.autograd.Function):
     def forward(
         ctx: Any, x_BC: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> tuple[Tensor, int, Tensor, Tensor]:
-        found = RowStatistics.of(x_BC, weight, bias, eps)
+        statistics = RowStatistics.of(x_BC, weight, bias, eps)
         ctx.save_for_backward(x_BC)
-        ctx.found, ctx.has_affine = found, weight is not None
-        ctx.mark_non_differentiable(found.mean, found.m2)
-        return found.normalise(x_BC), found.num_rows, found.mean, found.m2
+        ctx.statistics, ctx.has_affine = statistics, weight is not None
+        ctx.mark_non_differentiable(statistics.mean, statistics.m2)
+        return statistics.normalise(x_BC), statistics.num_rows, statistics.mean, statistics.m2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BC: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         (x_BC,) = ctx.saved_tensors
-        grads = ctx.found.gradients(grad_BC.clone(), x_BC)
+        grads = ctx.statistics.gradients(grad_BC.clone(), x_BC)
         return grads[0], *(grads[1:] if ctx.has_affine else (None, None)), None
 
 

@@ -102,16 +102,16 @@ def mean_over_members(loss: Callable[[Prediction], Any], prediction: Prediction)
 
     A result that is no mapping of float tensors is returned unchanged, for `row_losses` to refuse.
     """
-    found = [
+    of_members = [
         loss(replace(prediction, logits_BT=logits_BT, aux={}))
         for logits_BT in split_members(prediction.aux)
     ]
-    if not found:
+    if not of_members:
         return loss(prediction)
-    for losses in found:
+    for losses in of_members:
         if not isinstance(losses, Mapping) or not all(map(_has_fractions, losses.values())):
             return losses
-    return {name: torch.stack([one[name] for one in found]).mean(0) for name in found[0]}
+    return {name: torch.stack([one[name] for one in of_members]).mean(0) for name in of_members[0]}
 
 
 def _has_fractions(loss: Any) -> bool:

@@ -97,9 +97,9 @@ class HiddenLayers:
         """
         scope = self.norm_scope or UPDATE_SCOPE
         channels = width * num_groups
-        found = [make_activation(self.activation or "relu", channels, scope)]
-        if isinstance(found[0], nn.ReLU):  # the layer before it keeps no output for its gradient
-            found[0].inplace = True  # on CPU fresh memory costs more than the operation
+        modules = [make_activation(self.activation or "relu", channels, scope)]
+        if isinstance(modules[0], nn.ReLU):  # the layer before it keeps no output for its gradient
+            modules[0].inplace = True  # on CPU fresh memory costs more than the operation
         if self.norm is not None:
             norm: nn.Module = nn.LayerNorm(width)
             if self.norm == BATCH_NORM:
@@ -108,9 +108,9 @@ class HiddenLayers:
                 shape = (num_groups, width)
                 norm = nn.Sequential(nn.Unflatten(1, shape), FieldNorm(*shape), nn.Flatten(1))
             if self.norm_place == AFTER_ACTIVATION:
-                return [*found, norm]
-            return [norm, *found]
-        return found
+                return [*modules, norm]
+            return [norm, *modules]
+        return modules
 
 
 class RowSequential(nn.Sequential):
@@ -246,8 +246,8 @@ def init_linear_layers(model: nn.Module, name: str | None) -> None:
     check_value("init", name, Init)
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            whole = (module.weight.detach(),)
-            for part in module.split_weight() if isinstance(module, StackedLinear) else whole:
+            weights = (module.weight.detach(),)
+            for part in module.split_weight() if isinstance(module, StackedLinear) else weights:
                 init_weight(part, name)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

@@ -66,24 +66,24 @@ class _NormedLinear(torch.autograd.Function):
         bias_W: Tensor | None,
         by_onednn: bool,
     ) -> tuple[Tensor, int, Tensor, Tensor]:
-        found = RowStatistics.of(x_BC, weight, bias, eps)
-        rectified_BC = found.normalise(x_BC).relu_()
+        statistics = RowStatistics.of(x_BC, weight, bias, eps)
+        rectified_BC = statistics.normalise(x_BC).relu_()
         ctx.save_for_backward(x_BC, weight_WC)
-        ctx.found, ctx.by_onednn = found, by_onednn
+        ctx.statistics, ctx.by_onednn = statistics, by_onednn
         ctx.has_affine, ctx.has_bias = weight is not None, bias_W is not None
-        ctx.mark_non_differentiable(found.mean, found.m2)
+        ctx.mark_non_differentiable(statistics.mean, statistics.m2)
         output_BW = multiply(rectified_BC, weight_WC, bias_W, by_onednn=by_onednn)
-        return output_BW, found.num_rows, found.mean, found.m2
+        return output_BW, statistics.num_rows, statistics.mean, statistics.m2
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BW: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x_BC, weight_WC = ctx.saved_tensors
         grad_BC = multiply(grad_BW, weight_WC.t(), None, by_onednn=ctx.by_onednn)
-        rectified_BC = ctx.found.normalise(x_BC).relu_()
+        rectified_BC = ctx.statistics.normalise(x_BC).relu_()
         grad_WC = grad_BW.t() @ rectified_BC
         torch.ops.aten.threshold_backward.grad_input(grad_BC, rectified_BC, 0, grad_input=grad_BC)
-        grad_BC, *of_norm = ctx.found.gradients(grad_BC, x_BC)
+        grad_BC, *of_norm = ctx.statistics.gradients(grad_BC, x_BC)
         if not ctx.has_affine:
             of_norm = [None, None]
         return grad_BC, *of_norm, None, grad_WC, grad_BW.sum(0) if ctx.has_bias else None, None

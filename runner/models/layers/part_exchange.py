@@ -56,11 +56,11 @@ class PartExchange:
 
     def gather(self, value: Any) -> list[Any]:
         """Return the values of all threads, in the order of the parts."""
-        given = self._given[_of_thread.num_calls % 2]
+        values = self._given[_of_thread.num_calls % 2]
         _of_thread.num_calls += 1
-        given[self._number] = value
+        values[self._number] = value
         self._barrier.wait()
-        return list(given)
+        return list(values)
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
         """Sum over the parts, in their order, in place."""
