@@ -192,13 +192,13 @@ def _check_state_names(
         return  # a user's may add states at any step; SparseAdam refuses the gradient of a probe
     names = probe_state_names(optimizer)
     for name, state in values.items():
-        kept, saved = names[id(parameters[name])], set(state)
+        expected, saved = names[id(parameters[name])], set(state)
         # LBFGS adds states after its first step
-        if not (kept <= saved if cls is torch.optim.LBFGS else kept == saved):
+        if not (expected <= saved if cls is torch.optim.LBFGS else expected == saved):
             raise ConfigError(
                 f"the checkpoint's states of the optimizer of {name!r} are "
                 f"{', '.join(sorted(saved))}, and {cls.__name__} with its present settings keeps "
-                f"{', '.join(sorted(kept)) or 'none'}"
+                f"{', '.join(sorted(expected)) or 'none'}"
             )
 
 

@@ -30,9 +30,9 @@ class ScheduleKind:
     needs_total_steps: bool = False  # with any settings
 
 
-def _decay_to(final: float, left: float) -> float:
-    """Interpolate between 1 (left = 1) and `final` (left = 0)."""
-    return final + (1 - final) * left
+def _decay_to(final: float, share: float) -> float:
+    """Interpolate between 1 (share = 1) and `final` (share = 0)."""
+    return final + (1 - final) * share
 
 
 def _progress(done: int, length: int | None) -> float:

@@ -62,13 +62,13 @@ def _parse_group(entry: Any, optimizer: Mapping[str, Any], i: int, key: str) -> 
         raise ConfigError(f"{key}.name={name!r}: must consist of letters, digits and . _ -")
     if not isinstance(frozen, bool):
         raise ConfigError(f"{key}.frozen={frozen!r}: must be true or false")
-    given = [k for k in ("dense", "sparse", "schedule") if entry.get(k) is not None]
-    if frozen and given:
-        raise ConfigError(f"{key}.{given[0]}: a frozen part has no optimizer and no schedule")
-    for k in given:
+    keys = [k for k in ("dense", "sparse", "schedule") if entry.get(k) is not None]
+    if frozen and keys:
+        raise ConfigError(f"{key}.{keys[0]}: a frozen part has no optimizer and no schedule")
+    for k in keys:
         if not isinstance(entry[k], Mapping):
             raise ConfigError(f"{key}.{k}={entry[k]!r}: must be a group of keys")
-    settings = {k: dict(entry[k]) for k in given}
+    settings = {k: dict(entry[k]) for k in keys}
     for side, required in (("dense", "_target_"), ("sparse", "kind")):
         if side in settings and required not in settings[side]:
             settings[side] = {**optimizer[side], **settings[side]}

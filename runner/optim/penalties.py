@@ -101,10 +101,10 @@ def add_penalty_gradients(
     penalties: Sequence[ParameterPenalty], parameters: Sequence[nn.Parameter]
 ) -> None:
     """Add to the gradients of those penalised parameters that are in `parameters`."""
-    wanted = {id(p) for p in parameters}
+    ids = {id(p) for p in parameters}
     for penalty in penalties:
         for parameter in penalty.parameters:
-            if id(parameter) not in wanted:
+            if id(parameter) not in ids:
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -139,11 +139,11 @@ def find_sparse_problems(
         yield kind_problem
     of_kind = () if kind_problem else SPARSE_KINDS[str(kind)]
     known = ("kind", "lr", *of_kind, *KEYS_OF_EVERY_KIND)
-    right = {}
+    valid = {}
     for key, value in settings.items():
         if key in known:
             if not (problem := find_problem(f"{where}.{key}", value, hints[key])):
-                right[key] = value
+                valid[key] = value
             elif key != "kind":
                 yield problem
         elif not kind_problem:
@@ -155,7 +155,7 @@ def find_sparse_problems(
     if "lr" not in settings:
         yield f"{where}.lr is missing; give a rate, as in {where}.lr=0.01"
     if not kind_problem:
-        yield from _find_conflicts(_make_settings({"lr": 0.0, **right}), where)
+        yield from _find_conflicts(_make_settings({"lr": 0.0, **valid}), where)
 
 
 def _make_settings(settings: Mapping[str, Any]) -> SparseSettings:
