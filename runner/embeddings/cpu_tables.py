@@ -137,14 +137,14 @@ class CpuTables(RowUpdateTables):
         if self._num_parts == 1:  # sorted just before their use, they are still in the caches
             return self._look_up_only(*ids), lambda *step: self._update(self._sort(*ids), *step)
         pooled: list[Tensor] = []
-        found: list[_Sorted] = []
+        sorted_ids: list[_Sorted] = []
 
         @torch.no_grad()
         def look_up() -> None:
             pooled.append(self._look_up_only(*ids))
 
-        self._run_all([look_up, lambda: found.extend(self._sort(*ids))])
-        return pooled[0], partial(self._update, found)
+        self._run_all([look_up, lambda: sorted_ids.extend(self._sort(*ids))])
+        return pooled[0], partial(self._update, sorted_ids)
 
     def _sort(self, values_V: Tensor, offsets: Tensor, weights_V: Tensor | None) -> list[_Sorted]:
         """Sort ids; only the look-up checks whether they are inside their tables."""
@@ -163,19 +163,19 @@ class CpuTables(RowUpdateTables):
 
         The weights of a first-order term, for example, are separate tables with the same ids.
         """
-        found: list[list[_WidthGroup]] = []
+        equal_groups: list[list[_WidthGroup]] = []
         for group in self._groups:
-            for others in found:
-                if others[0].bags.have_equal_ids(group.bags, ids):
-                    others.append(group)
+            for members in equal_groups:
+                if members[0].bags.have_equal_ids(group.bags, ids):
+                    members.append(group)
                     break
             else:
-                found.append([group])
-        return found
+                equal_groups.append([group])
+        return equal_groups
 
-    def _update(self, found: list[_Sorted], update: UpdateStep, grad_BE: Tensor) -> None:
+    def _update(self, sorted_ids: list[_Sorted], update: UpdateStep, grad_BE: Tensor) -> None:
         works = []
-        for ids, groups in found:
+        for ids, groups in sorted_ids:
             for group in groups:
                 grad_ND = grad_BE[:, group.columns].reshape(-1, group.dim)  # one row for a bag
                 for rows in ids.split(self._num_parts):

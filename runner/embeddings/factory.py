@@ -106,8 +106,8 @@ def build_uninitialized_tables(
     """
     if scratch is not None:
         build = partial(_build_in_memory, specs, feature_order, settings, device)
-        whole = [Placement(s.name, "", 0, 0, s.num_rows, 0, s.dim) for s in specs]
-        [num_bytes] = table_bytes_per_rank(whole, settings, 1)
+        placements = [Placement(s.name, "", 0, 0, s.num_rows, 0, s.dim) for s in specs]
+        [num_bytes] = table_bytes_per_rank(placements, settings, 1)
         return build_in_files(build, scratch, num_bytes, device=device)
     with ZerosFrom(zeros_in_huge_pages):
         return _build_in_memory(specs, feature_order, settings, device)

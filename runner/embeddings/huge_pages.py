@@ -33,8 +33,8 @@ class ZerosFrom(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.zeros and torch.device(kwargs.get("device") or "cpu").type == "cpu":
             like = torch.empty(*args, **{**kwargs, "device": "meta"})
-            if (found := self._allocate(like)) is not None:
-                return found
+            if (tensor := self._allocate(like)) is not None:
+                return tensor
         return func(*args, **kwargs)
 
 

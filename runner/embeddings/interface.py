@@ -280,19 +280,19 @@ class _PermuteColumns(torch.autograd.Function):
 
 
 def column_orders(
-    keys: Sequence[str], widths: Sequence[int], wanted: Sequence[str], device: torch.device
+    keys: Sequence[str], widths: Sequence[int], order_of_keys: Sequence[str], device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Return the orders of columns (given -> wanted, wanted -> given) for `permute_columns`.
 
     Args:
         keys: names of the adjacent blocks of columns.
         widths: of these blocks.
-        wanted: the same names in another order.
+        order_of_keys: the same names in another order.
         device: of the orders.
     """
     ends = accumulate(widths)
     columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths, strict=True)}
-    order = torch.tensor([c for k in wanted for c in columns[k]], device=device)
+    order = torch.tensor([c for k in order_of_keys for c in columns[k]], device=device)
     return order, torch.argsort(order)
 
 

@@ -108,12 +108,12 @@ class PaddedTables(WrappedTables):
         dims = set(layout.widths)
         self._only_width = dims.pop() if len(dims) == 1 else None
         widths = {name: spec.dim for spec in layout.tables for name in spec.features}
-        kept: list[int] = []
+        columns: list[int] = []
         column = 0
         for name in layout.feature_order:
-            kept += range(column, column + widths[name])
+            columns += range(column, column + widths[name])
             column += _stored_width(widths[name])
-        self._kept_E = torch.tensor(kept, device=device)
+        self._kept_E = torch.tensor(columns, device=device)
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
         self._engine.set_lr_and_step(lr * self._rate_scale, step)

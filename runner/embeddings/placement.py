@@ -68,7 +68,7 @@ def shard_tables(
     check_table_names(sharding, names)
     on_cpu = device.type == "cpu"
     check_plans(sharding, names, TableRules(placed_kind(settings)), on_cpu=on_cpu)
-    taken = [0] * ranks.world_size if used_bytes is None else used_bytes
+    used = [0] * ranks.world_size if used_bytes is None else used_bytes
 
     def build(
         specs: Sequence[TableSpec], order: Sequence[str], settings: SparseSettings
@@ -81,12 +81,12 @@ def shard_tables(
             ranks,
             device=device,
             batch_size=batch_size,
-            used_bytes=taken,
+            used_bytes=used,
             scratch=scratch,
         )
         _init_weights(tables, specs, seed)
         added = table_bytes_per_rank(tables.placement(), settings, ranks.world_size)
-        taken[:] = [a + b for a, b in zip(taken, added, strict=True)]
+        used[:] = [a + b for a, b in zip(used, added, strict=True)]
         return tables
 
     tables = build_any_width(specs, feature_order, settings, build, device=device)

@@ -75,18 +75,18 @@ class RowExchange:
         dist.all_gather(counts, mine, group=self._ranks.group)
         sizes = [int(c[0]) for c in counts]
         received = [int(c[1 + self._ranks.rank]) for c in counts]
-        here = self._served[self._ranks.rank]
+        own_features = self._served[self._ranks.rank]
         lengths_W = self._exchange(
-            [t.to(torch.int32).flatten() for t in lengths], [len(here) * n for n in sizes]
+            [t.to(torch.int32).flatten() for t in lengths], [len(own_features) * n for n in sizes]
         )
-        by_rank = [t.view(len(here), n) for t, n in zip(lengths_W, sizes)]
+        by_rank = [t.view(len(own_features), n) for t, n in zip(lengths_W, sizes)]
         lengths_FN = kjt.lengths().new_zeros(num_features, sum(sizes))
-        lengths_FN[here] = torch.cat(by_rank, dim=1).to(lengths_FN.dtype)
+        lengths_FN[own_features] = torch.cat(by_rank, dim=1).to(lengths_FN.dtype)
         per_list = [t.sum(1).tolist() for t in by_rank]  # sync
 
         def feature_major(parts: list[Tensor]) -> Tensor:
             split = [torch.split(t, n) for t, n in zip(parts, per_list)]
-            whole = [features[f] for f in range(len(here)) for features in split]
+            whole = [features[f] for f in range(len(own_features)) for features in split]
             return torch.cat([parts[0][:0], *whole])
 
         local_ids = KeyedJaggedTensor(
@@ -99,8 +99,8 @@ class RowExchange:
 
     def return_pooled(self, pooled_NE: Tensor, sizes: Sequence[int]) -> Tensor:
         """Send each rank its pooled embeddings; return the sum of those received, [B, E]."""
-        here, size = self._columns[self._ranks.rank], sizes[self._ranks.rank]
-        sent = [t.flatten() for t in torch.split(self._select(pooled_NE, here), list(sizes))]
+        own_columns, size = self._columns[self._ranks.rank], sizes[self._ranks.rank]
+        sent = [t.flatten() for t in torch.split(self._select(pooled_NE, own_columns), list(sizes))]
         received = self._exchange(sent, [size * len(columns) for columns in self._columns])
         pooled_BE = pooled_NE.new_zeros(size, self._width)
         for columns, part in zip(self._columns, received):
@@ -115,13 +115,13 @@ class RowExchange:
 
         They are zero in the columns of features that this rank does not serve.
         """
-        here = self._columns[self._ranks.rank]
+        own_columns = self._columns[self._ranks.rank]
         sent = [self._select(grad_BE, columns).flatten() for columns in self._columns]
-        received = self._exchange(sent, [len(here) * n for n in sizes])
-        grads_NE = torch.cat(received).view(sum(sizes), len(here))
-        if len(here) == self._width:
+        received = self._exchange(sent, [len(own_columns) * n for n in sizes])
+        grads_NE = torch.cat(received).view(sum(sizes), len(own_columns))
+        if len(own_columns) == self._width:
             return grads_NE
-        return grad_BE.new_zeros(sum(sizes), self._width).index_copy_(1, here, grads_NE)
+        return grad_BE.new_zeros(sum(sizes), self._width).index_copy_(1, own_columns, grads_NE)
 
     def _select(self, x_NE: Tensor, columns: Tensor) -> Tensor:
         """Return some columns, ten times as fast as `x_NE[:, columns]`; x itself for all."""
@@ -130,11 +130,11 @@ class RowExchange:
     def _exchange(self, parts: Sequence[Tensor], received: Sequence[int]) -> list[Tensor]:
         """Send each rank its part, and return theirs for this one, of `received` numbers each."""
         sent = torch.cat(list(parts))
-        whole = sent.new_empty(sum(received))
+        received_flat = sent.new_empty(sum(received))
         dist.all_to_all_single(
-            whole, sent, list(received), [len(t) for t in parts], group=self._ranks.group
+            received_flat, sent, list(received), [len(t) for t in parts], group=self._ranks.group
         )
-        return list(torch.split(whole, list(received)))
+        return list(torch.split(received_flat, list(received)))
 
 
 def even_row_ranges(num_rows: int, world_size: int) -> list[RowRange]:

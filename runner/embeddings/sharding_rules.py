@@ -139,11 +139,11 @@ def bandwidth_problems(
     node: Mapping[str, Any], placed: Iterable[tuple[str, str]], *, on_cpu: bool
 ) -> list[str]:
     """Return a message for each bandwidth that is given although TorchRec plans no table."""
-    given = [key for key in BANDWIDTH_KEYS if node.get(key) is not None]
-    if not given or not all_use_own_exchange(placed, on_cpu=on_cpu):
+    keys = [key for key in BANDWIDTH_KEYS if node.get(key) is not None]
+    if not keys or not all_use_own_exchange(placed, on_cpu=on_cpu):
         return []
     return [
         f"sharding.{key}={node[key]}: has no effect: it is for TorchRec's planner, and with these "
         "optimizers and plans our own exchange has all tables; null leaves it out"
-        for key in given
+        for key in keys
     ]

@@ -56,7 +56,7 @@ def describe_counts(counts: Mapping[str, int | None]) -> str:
     for name, count in counts.items():
         by_count.setdefault(count, []).append(name)
     descriptions = []
-    for count, (first, *others) in by_count.items():
-        more = f" and {len(others)} other{'s' * (len(others) > 1)}" if others else ""
+    for count, (first, *other_names) in by_count.items():
+        more = f" and {len(other_names)} other{'s' * (len(other_names) > 1)}" if other_names else ""
         descriptions.append(f"{first}{more} " + ("afresh" if count is None else f"{count:,}"))
     return ", ".join(descriptions)
