@@ -51,27 +51,27 @@ def call_on_nodes(
     """
     import ray
 
-    asked = {"num_cpus": settings["num_cpus"], "num_gpus": settings["num_gpus"]}
+    resources = {"num_cpus": settings["num_cpus"], "num_gpus": settings["num_gpus"]}
     task, num_nodes = ray.remote(work), settings["nodes"]
     if num_nodes == 1:
-        return ray.get(task.options(**asked, max_retries=0).remote(dict(request)))
+        return ray.get(task.options(**resources, max_retries=0).remote(dict(request)))
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    needs = {"CPU": asked["num_cpus"], "GPU": asked["num_gpus"]}
+    needs = {"CPU": resources["num_cpus"], "GPU": resources["num_gpus"]}
     # a node has one bundle, and waits for the others until the cluster has all of them
     group = placement_group([{k: v for k, v in needs.items() if v}] * num_nodes, "STRICT_SPREAD")
     ray.get(group.ready())
 
-    def on_node(number: int, **asked: float) -> dict[str, Any]:
+    def on_node(number: int, **resources: float) -> dict[str, Any]:
         strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number)
-        return {"scheduling_strategy": strategy, "max_retries": 0, **asked}
+        return {"scheduling_strategy": strategy, "max_retries": 0, **resources}
 
     find_address = ray.remote(_free_address).options(**on_node(0, num_cpus=0))
     address, port = ray.get(find_address.remote())
     roles = [NodeRole(n, num_nodes, ranks_per_node, address, port) for n in range(num_nodes)]
     jobs = [
-        task.options(**on_node(role.number, **asked)).remote({**request, "node": asdict(role)})
+        task.options(**on_node(role.number, **resources)).remote({**request, "node": asdict(role)})
         for role in roles
     ]
     result = ray.get(jobs[0])

@@ -264,7 +264,7 @@ class FolderDelivery:
                 tensor = tensors.get(f"{EMA_PREFIX}{short}", tensors.get(f"dense/{short}"))
                 assert tensor is not None, key
                 weights[key] = tensor.numpy()
-        raw = with_vocabularies(self._raw, {table: found for table, (found, _) in maps.items()})
+        raw = with_vocabularies(self._raw, {table: id_map for table, (id_map, _) in maps.items()})
         new = self._version(base, weights, specs, saved.step, saved.path)
         return replace(new, raw=raw)
 

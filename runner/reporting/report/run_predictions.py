@@ -57,14 +57,14 @@ def _read_bins(path: Path, bins: Any) -> dict[str, list[float]]:
     Raises:
         UserError: if they are not lists of numbers.
     """
-    found = {}
+    by_key = {}
     for key in _BINS:
         values = bins.get(key) if isinstance(bins, dict) else None
         numbers = [as_number(value) for value in values] if isinstance(values, list) else [None]
-        found[key] = [number for number in numbers if number is not None]
-        if len(found[key]) < len(numbers):
+        by_key[key] = [number for number in numbers if number is not None]
+        if len(by_key[key]) < len(numbers):
             raise UserError(f"{path}: damaged: the bins of a task are no lists of numbers")
-    return found
+    return by_key
 
 
 def calibration_section(page: Page, calibration: Calibration) -> str:

@@ -119,8 +119,8 @@ class TorchGraph:
         return [output.numpy() for output in outputs]
 
     def weight(self, name: str) -> np.ndarray | None:
-        found = self._weights.get(name)
-        values: np.ndarray | None = None if found is None else found.detach().numpy()
+        tensor = self._weights.get(name)
+        values: np.ndarray | None = None if tensor is None else tensor.detach().numpy()
         return values
 
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> TorchGraph:
@@ -210,8 +210,8 @@ class NativeGraph:
         return [output.numpy() for output in outputs]
 
     def weight(self, name: str) -> np.ndarray | None:
-        found = self._tensors.get(name)
-        values: np.ndarray | None = None if found is None else found.numpy()
+        tensor = self._tensors.get(name)
+        values: np.ndarray | None = None if tensor is None else tensor.numpy()
         return values
 
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> NativeGraph:

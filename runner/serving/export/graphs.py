@@ -123,11 +123,11 @@ class PlainLookup(nn.Module):
             bags.append((values, lengths, rest.pop(0) if group.weighted else None))
         parts = []
         for tables in (self.pooled, self.linear):
-            found = [module(*bag) for module, bag in zip(tables, bags)]
-            if len(found) == 1:
-                parts.append(found[0].flatten(1))
-            elif found:
-                parts.append(torch.cat([found[g][:, place] for g, place in self.places], dim=1))
+            pooled = [module(*bag) for module, bag in zip(tables, bags)]
+            if len(pooled) == 1:
+                parts.append(pooled[0].flatten(1))
+            elif pooled:
+                parts.append(torch.cat([pooled[g][:, place] for g, place in self.places], dim=1))
         per_row: dict[str, Tensor] = {}
         sequences: list[Tensor] = []
         for sequence, rows in zip(self.sequences, self.sequence_rows):

@@ -217,22 +217,22 @@ def select_encoded_rows(rows: EncodedRows, wanted_R: np.ndarray) -> EncodedRows:
     if wanted_R.all():
         return rows
     ids = {}
-    for name, found in rows.ids.items():
-        if found.offsets_R1 is None:
+    for name, raw_ids in rows.ids.items():
+        if raw_ids.offsets_R1 is None:
             ids[name] = replace(
-                found, values=found.values[wanted_R], missing=found.missing[wanted_R]
+                raw_ids, values=raw_ids.values[wanted_R], missing=raw_ids.missing[wanted_R]
             )
             continue
-        lengths_R = np.diff(found.offsets_R1)
-        kept = np.repeat(wanted_R, lengths_R)
+        lengths_R = np.diff(raw_ids.offsets_R1)
+        kept_V = np.repeat(wanted_R, lengths_R)
         lengths = lengths_R[wanted_R]
         ids[name] = replace(
-            found,
-            values=found.values[kept],
-            missing=found.missing[kept],
+            raw_ids,
+            values=raw_ids.values[kept_V],
+            missing=raw_ids.missing[kept_V],
             offsets_R1=np.concatenate([[0], np.cumsum(lengths)]),
             row_of_value=np.repeat(np.arange(len(lengths)), lengths),
-            weights=None if found.weights is None else found.weights[kept],
+            weights=None if raw_ids.weights is None else raw_ids.weights[kept_V],
         )
     dense = {name: x_R[wanted_R] for name, x_R in rows.dense.items()}
     return EncodedRows(int(wanted_R.sum()), dense, ids, rows.bad_R[wanted_R])

@@ -176,14 +176,14 @@ class RunModel:
     ) -> pa.Table:
         logits: list[Tensor] = []
         items: list[tuple[np.ndarray, np.ndarray]] = []
-        found: dict[str, list[Tensor]] = {}
+        by_name: dict[str, list[Tensor]] = {}
         host = self._batches(part)
         with closing(batches_on_device(self.context, host)) as batches:
             for batch, prediction, _ in evaluate_batches(self.context, self.task, batches):
                 logits.append(prediction.logits_BT.float())
                 vectors = {"user": "query_BD", "item": "item_BD"}
                 for name in outputs.embeddings:
-                    found.setdefault(f"embedding_{name}", []).append(
+                    by_name.setdefault(f"embedding_{name}", []).append(
                         self.context.model.embed(batch).pooled_BE
                         if name == "pooled"
                         else prediction.aux[vectors[name]]
@@ -201,7 +201,7 @@ class RunModel:
             classes = [task.name.removeprefix(f"{name}.") for task in self.schema.tasks[of_label]]
             top_R = np.asarray(classes)[logits_RT[:, of_label].argmax(axis=1)]
             columns[f"class_{name}"] = pa.array(top_R, pa.string(), mask=part.bad_R)
-        for name, tensors in found.items():
+        for name, tensors in by_name.items():
             columns[name] = vectors_as_lists(torch.cat(tensors).cpu().numpy(), part.bad_R)
         if search is not None:
             positions_RK, scores_RK = (np.concatenate(parts) for parts in zip(*items))

@@ -253,8 +253,8 @@ def find_format(paths: Sequence[str], preferred: str) -> str:
 
 def _formats_of(path: str) -> set[str]:
     names = [path]
-    if found := find_binary_format(path):
-        return {found}
+    if binary := find_binary_format(path):
+        return {binary}
     if "://" not in path and os.path.isdir(path):
         names = names_in(path)
     return {

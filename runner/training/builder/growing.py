@@ -97,12 +97,12 @@ class GrowingDataset(DatasetWrapper):
     @property
     def should_stop(self) -> Callable[[], bool]:
         """The function that a stream calls while it waits."""
-        asked: Callable[[], bool] = self.dataset.should_stop  # type: ignore[attr-defined]
-        return asked
+        callback: Callable[[], bool] = self.dataset.should_stop  # type: ignore[attr-defined]
+        return callback
 
     @should_stop.setter
-    def should_stop(self, asked: Callable[[], bool]) -> None:
-        self.dataset.should_stop = asked  # type: ignore[attr-defined]
+    def should_stop(self, callback: Callable[[], bool]) -> None:
+        self.dataset.should_stop = callback  # type: ignore[attr-defined]
 
     def batches(self, split: str, *, grow: bool = False, **options: Any) -> Iterator[Batch]:
         """Return an iterator as `Dataset.batches` does.

@@ -152,7 +152,7 @@ def group_schedules(
     Returns:
         name of the rate -> (settings of the schedule, their key in the configuration).
     """
-    found: dict[str, tuple[Mapping[str, Any], str]] = {}
+    by_name: dict[str, tuple[Mapping[str, Any], str]] = {}
     for kind in (SPARSE, DENSE):
         tables = kind == SPARSE
         for i, group in enumerate((None, *parameter_groups.groups)):
@@ -162,8 +162,8 @@ def group_schedules(
             if group is not None and group.schedule is not None:
                 node, key = group.schedule, f"optimizer.parts[{i - 1}].schedule"
             if node is not None:
-                found[lr_name(parameter_groups, group, tables=tables)] = (node, key)
-    return found
+                by_name[lr_name(parameter_groups, group, tables=tables)] = (node, key)
+    return by_name
 
 
 def base_learning_rates(

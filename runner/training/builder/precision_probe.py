@@ -95,9 +95,9 @@ def _measure() -> float:
         after.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
         for _ in range(1 + _REPEATS):  # alternately; the first call of each chooses its kernel
-            for layer, own, seconds in zip(layers, inputs, times, strict=True):
+            for layer, input_, seconds in zip(layers, inputs, times, strict=True):
                 begin = time.thread_time()
-                layer(own)
+                layer(input_)
                 seconds.append(time.thread_time() - begin)
     fp32, bf16 = (statistics.median(seconds[1:]) for seconds in times)
     return round(fp32 / bf16, 3)

@@ -288,13 +288,13 @@ def _builder_in_one_process(
     ) -> EmbeddingTables:
         members = []
         for scratch in (None, cache_root() / SCRATCH_FOLDER):
-            own = [s for s in specs if (s.name in on_disk) == (scratch is not None)]
-            features = {feature for spec in own for feature in spec.features}
-            if own:
+            engine_specs = [s for s in specs if (s.name in on_disk) == (scratch is not None)]
+            features = {feature for spec in engine_specs for feature in spec.features}
+            if engine_specs:
                 own_order = [feature for feature in order if feature in features]
                 members.append(
                     build_tables(
-                        own, own_order, settings, seed=seed, device=device, scratch=scratch
+                        engine_specs, own_order, settings, seed=seed, device=device, scratch=scratch
                     )
                 )
         if len(members) == 1:

@@ -168,8 +168,8 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         if metrics is None:
             return finish_interrupted(job, state, recorder, stop)
         results[name] = metrics
-    judged = results or {recorder.split: state.train_metrics}
-    failure = failure_at_end(job, state, judged, state.notes)
+    measured = results or {recorder.split: state.train_metrics}
+    failure = failure_at_end(job, state, measured, state.notes)
     result = recorder.make_result(
         "failed" if failure else "completed", results, error=failure, evaluated_step=step
     )

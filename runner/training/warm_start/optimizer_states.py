@@ -115,14 +115,14 @@ def count_source_updates(source: WarmStartSource, table: str) -> int:
 
 
 def _continue_step_count(
-    job: Job, tables: EmbeddingTables, found: dict[str, _TableStates]
+    job: Job, tables: EmbeddingTables, states_of: dict[str, _TableStates]
 ) -> list[str]:
     """Let the tables of one rate continue the step count of the source.
 
-    Where that is impossible, their states are removed from `found`.
+    Where that is impossible, their states are removed from `states_of`.
     """
     names = [spec.name for spec in tables.layout.tables]
-    counts = {name: found[name].updates for name in names if name in found}
+    counts = {name: states_of[name].updates for name in names if name in states_of}
     if not counts:
         return []
     if len(counts) == len(names) and len(set(counts.values())) == 1:
@@ -131,7 +131,7 @@ def _continue_step_count(
         num_tables = f"{len(names)} table{'s' * (len(names) > 1)}"
         return [f"  optimizer's: moments of {num_tables} go on after {count:,} updates"]
     for name in counts:
-        del found[name]
+        del states_of[name]
     by_table = describe_counts({name: counts.get(name) for name in names})
     return [
         "  optimizer's, not taken: moments of tables, since those of one rate need one number of "
