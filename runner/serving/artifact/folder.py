@@ -277,19 +277,19 @@ def verify_files(folder: Path, files: Mapping[str, str]) -> None:
             raise UserError(f"{file}: damaged: its sha256 is not that in {MANIFEST}; {WRITE_ANEW}")
 
 
-def read_manifest(folder: Path, without: str, *, remedy: str) -> dict[str, Any]:
+def read_manifest(folder: Path, no_manifest: str, *, remedy: str) -> dict[str, Any]:
     """Read `manifest.json`; `verify_files` checks the files that it names against their hashes.
 
     Args:
         folder: of an artifact, of a delta, or of an index.
-        without: how the message calls a folder without a manifest.
+        no_manifest: how the message calls a folder without a manifest.
         remedy: the remedy if it is of another version.
 
     Raises:
         UserError: if it is missing or damaged, or of another version.
     """
     if not (folder / MANIFEST).is_file():
-        raise UserError(f"{folder}: {without}")
+        raise UserError(f"{folder}: {no_manifest}")
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         version, _, files = (manifest[k] for k in ("format_version", "version", "files"))
