@@ -97,7 +97,7 @@ def test_users_without_a_row_are_counted(runner, run, tmp_path):
     out = tmp_path / "users.parquet"
     done = runner.run("histories", str(run), str(tmp_path / "new.csv"), "--out", str(out))
     assert pq.read_table(out)["who"].to_pylist() == ["c"]
-    last = "since no event of their last session that counts (interactions: stars from 3) is of a"
+    last = "since no event of their last session that counts (interactions: stars from 3) is of any"
     assert f"users without a row: 3 of 4, {last} what that the run knows" in done.text
 
 
