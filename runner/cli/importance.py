@@ -11,7 +11,14 @@ from typing import Any
 from runner.cli.schema import write_new_file
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import is_override, quote_hydra_value, shell_override
-from runner.errors import ConfigError, UserError, already_exists, raise_combined, unknown_choice
+from runner.errors import (
+    ConfigError,
+    UserError,
+    already_exists,
+    raise_combined,
+    system_errors,
+    unknown_choice,
+)
 
 METHODS = ("both", "shark", "permutation")
 # rows stay in one process; the graph is cut at the look-ups; slices would need the rows' ids
@@ -34,6 +41,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.reporting.report.write import REPORT_FILE, write_report
     from runner.rundir.find_run import find_run
     from runner.rundir.json_files import write_json
+    from runner.rundir.regular_files import check_kind
 
     args = make_parser().parse(words)
     _check_words(args)
@@ -51,6 +59,9 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     target = args.json or run / IMPORTANCE_FILE
     if not os.access(target.absolute().parent, os.W_OK):
         raise UserError(f"{target}: cannot be written; --json FILE names another place")
+    if given.json is not None:  # writing replaces what has this name, and root may replace a device
+        with system_errors(f"--json {given.json}", "; name another file"):
+            check_kind(given.json)
     set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
     from runner.training.importance_run import measure_importance

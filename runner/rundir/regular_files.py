@@ -53,11 +53,11 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError:
-        _check_kind(path)
+        check_kind(path)
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        _check_kind(path)
+        check_kind(path)
         raise OSError(errno.EINVAL, "is not a regular file", str(path))
     return descriptor
 
@@ -71,7 +71,12 @@ def _kind_of(path: Path) -> str | None:
     return _KINDS.get(stat.S_IFMT(mode), "a file")
 
 
-def _check_kind(path: Path) -> None:
+def check_kind(path: Path) -> None:
+    """Check that a path is a regular file, or free for one.
+
+    Raises:
+        OSError: if it is a link, a directory, a pipe or a device.
+    """
     kind = _kind_of(path)
     if kind not in (None, "a file"):
         raise OSError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
@@ -115,7 +120,7 @@ def check_run_files(
     """
     for name in names:
         try:
-            _check_kind(folder / name)
+            check_kind(folder / name)
         except OSError as error:
             raise UserError(f"{folder / name}: {error.strerror}; nothing was changed") from None
     for name in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -299,11 +300,15 @@ def test_the_folder_of_a_run_may_have_signs_of_the_grammar_in_its_name(runner, r
 
 @pytest.mark.long
 def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     for words, message in (
         (("--method", "sharc"), "nearest: 'shark'"),
         (("--keep", "2"), "go together"),
         (("--keep", "7", "--out", "x.yaml"), "there are 6 features"),
         (("--keep", "2", "--out", str(run)), "exists already"),
+        (("--keep", "2", "--out", str(pipe)), "Name another: this is a pipe or a device\n"),
+        (("--json", str(pipe)), f"--json {pipe}: is a pipe, not a regular file; name another file"),
         (("--rows", "1"), "at least 2"),
         (("--json", "missing/x.json"), "missing/x.json: cannot be written; --json FILE"),
         (("loop.split=test",), "loop.split=test"),

@@ -16,6 +16,7 @@ from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.run_page import make_run_page, show_run
 from runner.reporting.report.terminal import make_console, show_overview
 from runner.rundir.json_files import write_text
+from runner.rundir.regular_files import check_kind
 from runner.rundir.secrets import mask_secrets
 from runner.rundir.sweep_folder import is_sweep
 
@@ -35,6 +36,9 @@ def make_report(
     Raises:
         UserError: if there is nothing to show, or the page cannot be written.
     """
+    if file is not None:  # writing replaces what has this name, and root may replace a device
+        with system_errors(f"--html {file}", "; name another file"):
+            check_kind(file)
     selection, out = find_runs(folders), make_console(is_asked=True)
     overview = _overview(folders, selection, sort)
     if overview is None:

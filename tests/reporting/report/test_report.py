@@ -47,6 +47,18 @@ def test_several_folders_make_a_page_only_where_it_is_asked_for(command, tmp_pat
     assert (tmp_path / "deep" / "both.html").exists()
 
 
+def test_a_page_replaces_no_pipe_device_or_link(command, tmp_path):
+    make_run(tmp_path / "a")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "out").symlink_to("/proc/self/fd/1")  # as /dev/stdout
+    before = {path: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for name, kind in (("pipe", "a pipe"), ("out", "a link"), ("a", "a directory")):
+        code, out, err = command("report", "a", "--html", name)
+        assert code == 2 and not out
+        assert f"error: --html {name}: is {kind}, not a regular file; name another file" in err
+    assert {path: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+
+
 def test_a_run_given_twice_is_one_run(command, tmp_path):
     make_run(tmp_path / "runs" / "a")
     make_run(tmp_path / "runs" / "b")
