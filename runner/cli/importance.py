@@ -59,9 +59,9 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     target = args.json or run / IMPORTANCE_FILE
     if not os.access(target.absolute().parent, os.W_OK):
         raise UserError(f"{target}: cannot be written; --json FILE names another place")
-    if given.json is not None:  # writing replaces what has this name, and root may replace a device
-        with system_errors(f"--json {given.json}", "; name another file"):
-            check_kind(given.json)
+    if args.json is not None:  # writing replaces what has this name, and root may replace a device
+        with system_errors(f"--json {args.json}", "; name another file"):
+            check_kind(args.json)
     set_thread_environment(config["trainer"]["num_threads"] or usable_cores())
     from runner.reporting.console import View
     from runner.training.importance_run import measure_importance
@@ -136,6 +136,10 @@ def _check_words(args: argparse.Namespace) -> None:
         problems.append("--keep N and --out FILE go together: how many features, and where")
     if args.out is not None and Path(args.out).exists():
         problems.append(already_exists("--out", args.out))
+    elif args.out is not None:  # it is written last, after what may take hours
+        there = next(p for p in Path(args.out).absolute().parents if os.path.lexists(p))
+        if not there.is_dir() or not os.access(there, os.W_OK):
+            problems.append(f"--out {args.out}: {there} is no folder that can be written")
     raise_combined(problems)
 
 

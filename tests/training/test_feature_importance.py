@@ -300,14 +300,19 @@ def test_the_folder_of_a_run_may_have_signs_of_the_grammar_in_its_name(runner, r
 
 @pytest.mark.long
 def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
-    pipe = tmp_path / "pipe"
+    pipe, file = tmp_path / "pipe", tmp_path / "file"
     os.mkfifo(pipe)
+    file.touch()
     for words, message in (
         (("--method", "sharc"), "nearest: 'shark'"),
         (("--keep", "2"), "go together"),
         (("--keep", "7", "--out", "x.yaml"), "there are 6 features"),
         (("--keep", "2", "--out", str(run)), "exists already"),
         (("--keep", "2", "--out", str(pipe)), "Name another: this is a pipe or a device\n"),
+        (
+            ("--keep", "2", "--out", f"{file}/new/k.yaml"),
+            f"{file} is no folder that can be written",
+        ),
         (("--json", str(pipe)), f"--json {pipe}: is a pipe, not a regular file; name another file"),
         (("--rows", "1"), "at least 2"),
         (("--json", "missing/x.json"), "missing/x.json: cannot be written; --json FILE"),
@@ -316,4 +321,5 @@ def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
     ):
         done = runner.run("importance", str(run), *words)
         assert done.code == 2 and message in done.text, (words, done.text)
+        assert "first_order" not in done.text
     runner.run("importance").check(2)
