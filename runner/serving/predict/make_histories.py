@@ -109,7 +109,11 @@ def write_histories(
 
 
 def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:
-    """Write blocks of rows to a file, which appears when complete; return its number of rows."""
+    """Write blocks of rows to a file, which appears when complete; return its number of rows.
+
+    Raises:
+        UserError: if something has that name by then.
+    """
     path, writer, num_rows = scratch / "rows.parquet", None, 0
     for block in blocks:
         writer = writer or pq.ParquetWriter(path, block.schema)
@@ -118,6 +122,8 @@ def _write(blocks: Iterator[pa.Table], scratch: Path, out: Path) -> int:
     assert writer is not None  # or there was an error
     writer.close()
     sync_path(path)
+    if os.path.lexists(out):  # another command has written it meanwhile
+        raise UserError(f"--out {out}: exists by now; nothing was written. Name another")
     os.rename(path, out)
     sync_path(out.parent)
     return num_rows
@@ -130,12 +136,13 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
         DataError: for the first bad row or too many skipped ones, and if no row is left.
     """
     bad = BadRows(table.max_bad_rows if table.skips_bad_rows else 0)
-    num_unknown, users = 0, np.empty(0, np.int64)
+    num_read, num_unknown, users = 0, 0, np.empty(0, np.int64)
     writer = PartitionWriter(folder, "events", num_rows=table.num_rows_estimate())
     for file in table.files["train"]:
         for chunk in table.read_chunks(file, table.columns_read):
             bad.add_unreadable(chunk)
             if chunk.table is not None:
+                num_read += chunk.table.num_rows
                 unknown, chunk_users = _write_events(writer, chunk, table, transforms, bad)
                 num_unknown += unknown
                 users = np.union1d(users, chunk_users)
@@ -163,6 +170,8 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             f"{counts}",
             file=sys.stderr,
         )
+    if not num_read:
+        raise DataError(f"{', '.join(map(str, table.files['train']))}: has no rows")
     if not num_rows:
         left_out = explain_left_out(table.events)
         raise DataError(

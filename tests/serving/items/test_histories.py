@@ -14,6 +14,8 @@ import yaml
 
 from runner.data.interactions.declaration import Interactions
 from runner.data.interactions.histories import Events, latest_rows
+from runner.errors import UserError
+from runner.serving.predict.make_histories import _write
 from tests.conftest import Zygote
 from tests.serving.scene import train
 
@@ -157,6 +159,7 @@ def test_what_cannot_be_made_is_refused_and_leaves_no_file(runner, run, tmp_path
     assert "no column 'stars', which the events" in refused(table.drop_columns(["stars"]), *place)
     assert "histories DIR EVENTS... --out" in refused(table)
     unknown = table.set_column(1, "what", pa.array(["never seen"] * table.num_rows))
+    assert f"{tmp_path / 'new.csv'}: has no rows\n" in refused(table.slice(0, 0), *place)
     text = refused(unknown, *place)
     assert "events of items that the run does not know, which are left out: " in text
     assert "no event has a what that the run knows" in text and "stars from 3" in text
@@ -165,6 +168,18 @@ def test_what_cannot_be_made_is_refused_and_leaves_no_file(runner, run, tmp_path
     assert not out.exists()
     out.write_text("mine")
     assert "exists already" in refused(table, *place)
+    assert out.read_text() == "mine"
+
+
+def test_a_file_that_came_meanwhile_stays(tmp_path):
+    out = tmp_path / "users.parquet"
+
+    def blocks():
+        yield pa.table({"who": ["a"]})
+        out.write_text("mine")
+
+    with pytest.raises(UserError, match=r"--out .*users.parquet: exists by now; nothing was writ"):
+        _write(blocks(), tmp_path, out)
     assert out.read_text() == "mine"
 
 
