@@ -170,7 +170,7 @@ def _iterate_rows(table: EventTable, transforms: Transforms, folder: Path) -> It
             f"{counts}",
             file=sys.stderr,
         )
-    if not num_read:
+    if not num_read and not bad.count:
         raise DataError(f"{', '.join(map(str, table.files['train']))}: has no rows")
     if not num_rows:
         left_out = explain_left_out(table.events)
