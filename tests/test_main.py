@@ -98,6 +98,23 @@ def test_a_closed_pipe_ends_quietly():
     assert done.stderr == ""
 
 
+def test_schema_behind_a_closed_pipe_ends_with_0(tmp_path):
+    (tmp_path / "t.csv").write_text("click,a\n0,x\n1,y\n0,z\n")
+    read, write = os.pipe()
+    os.close(read)
+    for words, streams in (
+        (("--out", "t.yaml"), {"stdout": write, "stderr": subprocess.PIPE}),
+        ((), {"stdout": subprocess.PIPE, "stderr": write}),
+    ):
+        command = [sys.executable, "-m", "runner", "schema", "t.csv", *words]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, check=False, **streams)
+        assert done.returncode == 0 and not done.stderr
+        text = done.stdout or (tmp_path / "t.yaml").read_bytes()
+        assert b"\nlabels:" in text
+    os.close(write)
+
+
 @pytest.mark.long
 def test_a_process_may_be_started_without_standard_streams(tmp_path):
     """No file gets the number of a stream, and none receives what is printed."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from runner.data.proposal.format_schema import on_one_line
 from runner.data.proposal.schema import SchemaProposal
+from runner.reporting.console.surfaces import ignore_closed_stream
 
 
 def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
@@ -40,13 +41,17 @@ def print_proposal(proposal: SchemaProposal, *, to_stderr: bool) -> None:
             table.add_row(*(escape(on_one_line(cell)) for cell in row))
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((140, 24)).columns
     console = Console(stderr=to_stderr, width=width, highlight=False)
-    console.print(table)
     rows = f"{proposal.num_rows:,} rows, " if proposal.num_rows else ""
     split = proposal.places.get("split")
     splits = f"split: {split}" if split else "each split has its own files"
-    console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
-    for note in (*proposal.notes, *_whole_number_notes(proposal)):
-        console.print(on_one_line(note), markup=False, soft_wrap=True)
+    with console.capture() as printed:  # at a closed pipe rich would end the process with code 1
+        console.print(table)
+        console.print(f"{rows}{len(proposal.columns)} columns; {splits}", markup=False)
+        for note in (*proposal.notes, *_whole_number_notes(proposal)):
+            console.print(on_one_line(note), markup=False, soft_wrap=True)
+    stream = sys.stderr if to_stderr else sys.stdout
+    text = printed.get()
+    ignore_closed_stream(stream, lambda: print(text, end="", file=stream), may_be_full=False)
 
 
 def _whole_number_notes(proposal: SchemaProposal) -> list[str]:
