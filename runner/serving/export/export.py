@@ -6,6 +6,7 @@ With `--since MODEL` it writes a delta: the changes since that artifact of the m
 from __future__ import annotations
 
 import gc
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -208,7 +209,8 @@ def describe(measured: Mapping[str, Any]) -> list[str]:
         parts = []
         for name in [n for n in shown if n in facts["metrics"]][:4]:
             before, after = evaluated[name], facts["metrics"][name]
-            same = "the same" if before == after else f"{after:.6f} ({after - before:+.1e})"
+            is_same = before == after or (math.isnan(before) and math.isnan(after))
+            same = "the same" if is_same else f"{after:.6f} ({after - before:+.1e})"
             parts.append(f"{name} {before:.6f} in the run, {same} exported")
         lines.append(f"{format_}: {name_rows(measured)} {'; '.join(parts)}")
         if (latency := facts.get("latency_us")) is None:

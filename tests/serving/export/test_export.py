@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -419,3 +420,14 @@ def test_labelled_rows_are_read_as_those_of_the_training(tmp_path):
     other = read("rows.tsv")  # of another format, whose texts are written as usual
     assert (other["delimiter"], other["quote"], other["decimal"]) == (None, '"', None)
     assert (other["on_bad_rows"], other["max_bad_rows"]) == ("skip", 9)
+
+
+def test_an_undefined_metric_on_both_sides_is_the_same():
+    """Rows of one label have no AUC, in the run as in the exported model."""
+    metrics = {"loss": 0.5, "auc": math.nan}
+    formats = {"pt2": {"metrics": metrics | {}}}
+    measured = {"evaluated": metrics, "formats": formats, "rows_from": [], "split": "test"}
+    assert describe(measured) == [
+        "pt2: test loss 0.500000 in the run, the same exported; "
+        "auc nan in the run, the same exported"
+    ]
