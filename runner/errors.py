@@ -147,10 +147,12 @@ def unknown_flag(word: str, known: Iterable[str]) -> str:
 
 def already_exists(flag: str, path: object) -> str:
     """Return the message for a file or folder that would be written, but exists already."""
-    text = f"{flag} {path}: exists already; nothing was written. Name another"
-    if not os.path.isfile(str(path)) and not os.path.isdir(str(path)):
-        return f"{text}: this is a pipe or a device"  # which nobody should remove
-    return f"{text}, or remove it first: rm -r {shell_path(path)}"
+    if not os.path.isfile(str(path)) and not os.path.isdir(str(path)):  # nobody should remove it
+        return f"{flag} {path}: is a pipe or a device; nothing was written. Name a file or folder"
+    return (
+        f"{flag} {path}: exists already; nothing was written. Name another, or remove it first: "
+        f"rm -r {shell_path(path)}"
+    )
 
 
 def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> str:

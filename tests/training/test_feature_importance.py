@@ -308,7 +308,7 @@ def test_mistakes_are_told_before_anything_is_measured(runner, run, tmp_path):
         (("--keep", "2"), "go together"),
         (("--keep", "7", "--out", "x.yaml"), "there are 6 features"),
         (("--keep", "2", "--out", str(run)), "exists already"),
-        (("--keep", "2", "--out", str(pipe)), "Name another: this is a pipe or a device\n"),
+        (("--keep", "2", "--out", str(pipe)), f"--out {pipe}: is a pipe or a device; nothing was"),
         (
             ("--keep", "2", "--out", f"{file}/new/k.yaml"),
             f"{file} is no folder that can be written",
