@@ -35,6 +35,7 @@ from runner.data.proposal.features.crosses import propose_crosses
 from runner.data.proposal.features.describe_drift import describe_drift
 from runner.data.proposal.features.judge_rare_ids import keep_rare_ids
 from runner.data.proposal.features.links import propose_log_links
+from runner.data.proposal.features.logarithms import drop_logarithms
 from runner.data.proposal.features.matches import propose_matches
 from runner.data.proposal.features.number_ids import propose_number_ids
 from runner.data.proposal.features.numbers import propose_numbers_of_ids, settle_doubts
@@ -124,6 +125,7 @@ def use_rows(
     notes += [*describe_missing_codes(table, numeric), *describe_thousands(table, numeric)]
     notes += _describe_clips(columns, roles)
     roles |= take(propose_log_links(sample, roles))
+    roles |= take(drop_logarithms(sample, roles))  # a label with a log link follows them
     notes += describe_impressions(table, columns)
     notes += describe_texts_of_objects(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
