@@ -420,6 +420,14 @@ def test_whole_numbers_are_ids_until_a_flag_says_otherwise(write, propose):
     assert list(proposed["numeric"]) == ["f7"]
 
 
+def test_consecutive_numbers_are_quantities_if_their_name_ends_with_a_unit(write, propose):
+    rng = np.random.default_rng(1)
+    tall, lengths = rng.integers(156, 204, ROWS), rng.integers(50, 90, ROWS)
+    proposed, _ = propose(write(label=binary(), height_cm=tall, score=tall, max_len=lengths))
+    assert list(proposed["numeric"]) == ["height_cm"]
+    assert {"score", "max_len"} <= set(proposed["categorical"])
+
+
 @pytest.mark.parametrize(("num_rows", "first"), [(150, 1), (150, 0), (1200, 1)])
 def test_numbers_of_rows_are_no_features_and_of_few_rows_quantities_are(
     propose, tmp_path, num_rows, first

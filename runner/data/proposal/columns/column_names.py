@@ -77,7 +77,10 @@ _HARD_ID_WORDS = _words(
     """id ids uid code type category class level group segment bucket bin band range index hash
     key flag status tier grade plan version"""
 )
-_QUANTITY_WORDS = _words(
+_MEASURES = _words(
+    "km miles sqft sqm hp kw kwh rpm mpg mph kmh kph bpm psi kg lbs cm mm ml kb mb gb"
+)
+_QUANTITY_WORDS = _MEASURES | _words(
     """age times num count counts cnt price prices amount amt score length len size rate ratio
     days nights hours minutes mins seconds secs sec ms weeks months years total sum avg mean
     median min max std var duration distance income salary wage wages balance quantity qty
@@ -85,8 +88,8 @@ _QUANTITY_WORDS = _words(
     installs purchases orders ctr cvr percent percentage pct gain gains loss losses cost
     bid budget spend spent revenue profit fee freq frequency recency weight fans followers
     dividends discount temperature temp time age rating stars integer int numeric dense
-    continuous float lat latitude lon lng longitude mileage odometer km miles sqft sqm horsepower
-    hp kw kwh rpm mpg mph kmh kph bpm psi kg lbs cm mm ml kb mb gb calories amnt usd eur gbp"""
+    continuous float lat latitude lon lng longitude mileage odometer horsepower calories amnt usd
+    eur gbp"""
 )
 _COUNT_WORDS = _words(
     "num number count cnt nb total avg average mean sum max maximum min minimum std median"
@@ -151,6 +154,11 @@ def guess_kind(name: str) -> str:
         if word in _QUANTITY_WORDS or word.endswith(_QUANTITY_ENDINGS):
             return "quantity"
     return ""
+
+
+def names_measure(name: str) -> bool:
+    """Tell whether a name ends with a unit of measure, as `height_cm` and `weight_kg` do."""
+    return bool(_MEASURES & {*_plain_words(name)[-1:]})
 
 
 def names_item(name: str) -> bool:

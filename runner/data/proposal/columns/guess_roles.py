@@ -36,6 +36,7 @@ from runner.data.proposal.columns.column_names import (
     WEIGHT,
     family_of,
     guess_kind,
+    names_measure,
     sounds_like_time,
 )
 from runner.data.proposal.columns.column_statistics import ColumnStatistics, has_fractions
@@ -298,7 +299,8 @@ def _judge_alone(f: ColumnStatistics) -> tuple[bool, str]:
             return False, "two values"
         if f.num_distinct <= FEW_VALUES and low > 1:
             return False, f"few values, from {low:g} on"
-        if low >= 50 and f.num_distinct > 0.9 * (high - low + 1):
+        is_dense = low >= 50 and f.num_distinct > 0.9 * (high - low + 1)
+        if is_dense and not names_measure(f.name):
             return False, f"consecutive numbers from {low:g} on"
         return True, "named like a quantity"
     if f.num_distinct <= FEW_VALUES:
