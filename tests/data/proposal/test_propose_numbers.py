@@ -96,6 +96,19 @@ def test_a_column_in_doubt_whose_order_tells_the_label_is_a_quantity(kind, curve
     assert more == {}
 
 
+@pytest.mark.parametrize("count", [9, 10])
+def test_many_columns_in_doubt_with_an_order_are_quantities_whatever_their_rows(count):
+    rng = np.random.default_rng(3)
+    skill = rng.normal(size=ROWS)
+    skills = {f"s{n}": np.round(4 * (skill + rng.normal(size=ROWS))) for n in range(count)}
+    table = pa.table({n: x.astype(int) for n, x in skills.items()} | {"y": skill})
+    roles = dict.fromkeys(skills, IN_DOUBT) | {"y": Role("labels", settings={"type": "regression"})}
+    columns = [compute_statistics(table[name], name) for name in table.column_names]
+    assert all(f.num_rows >= 50 * f.num_distinct for f in columns[:-1])
+    settled = settle_doubts(draw_judging_sample(table, roles, is_whole=True), columns, roles)
+    assert list(settled) == (list(skills) if count == 10 else [])
+
+
 def test_a_quantity_of_few_values_stays_an_id_beside_its_number():
     rng = np.random.default_rng(6)
     months = rng.integers(0, 40, ROWS)

@@ -38,6 +38,9 @@ ORDER_SHARE = 0.8
 ORDER_ERRORS = 5.0  # standard errors of the AUC by which the order must exceed chance
 PRIOR_ROWS = 10.0  # weight of its bucket's mean in the mean of a value, in rows
 MANY_ROWS_OF_VALUE = 50  # on average; embeddings of values then learn what a number would hide
+# So many columns in order, and half of all in doubt, are measurements, such as skills of players or
+# colours of pixels: embeddings of the values of all of them overfit.
+MANY_ORDERED = 10
 
 
 class _Aucs(NamedTuple):
@@ -68,15 +71,24 @@ def settle_doubts(
         columns: their statistics.
         roles: of the columns.
     """
+    in_doubt = [
+        f
+        for f in columns
+        if (roles[f.name].name, roles[f.name].reason) == ("categorical", DOUBT_REASON)
+    ]
+    if not sample.is_whole:
+        return {}
+    ordered = [
+        f
+        for f in in_doubt
+        if not _drifts(x_R := read_numbers(sample.table[f.name], {}), sample)
+        and _follows_order(x_R, sample)
+    ]
+    are_measured = len(ordered) >= max(MANY_ORDERED, len(in_doubt) / 2)
     return {
         f.name: Role("numeric", ORDER_REASON, propose_numeric(f))
-        for f in columns
-        if sample.is_whole
-        and roles[f.name].reason == DOUBT_REASON
-        and roles[f.name].name == "categorical"
-        and f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
-        and not _drifts(x_R := read_numbers(sample.table[f.name], {}), sample)
-        and _follows_order(x_R, sample)
+        for f in ordered
+        if are_measured or f.num_rows < MANY_ROWS_OF_VALUE * f.num_distinct
     }
 
 
