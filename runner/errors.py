@@ -147,7 +147,8 @@ def unknown_flag(word: str, known: Iterable[str]) -> str:
 
 def already_exists(flag: str, path: object) -> str:
     """Return the message for a file or folder that would be written, but exists already."""
-    if not os.path.isfile(str(path)) and not os.path.isdir(str(path)):  # nobody should remove it
+    name, kinds = str(path), (os.path.isfile, os.path.isdir)
+    if os.path.exists(name) and not any(is_kind(name) for is_kind in kinds):  # not to be removed
         return f"{flag} {path}: is a pipe or a device; nothing was written. Name a file or folder"
     return (
         f"{flag} {path}: exists already; nothing was written. Name another, or remove it first: "
