@@ -6,7 +6,7 @@ other's last layer, since its shape is the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from runner.data.columns.schema_yaml import read_schema_file
 from runner.data.core.fitted import FittedTransforms
 from runner.models.layers.embedding import LINEAR_SUFFIX
 
-_CLOSE = 0.01  # of the deviation, or of a boundary: smaller changes are not told
+_CLOSE = 0.01  # of the deviation: smaller changes are not told
+_CLOSE_BUCKET = 0.05  # of the width of a bucket; a share of its ends would hide days beside years
+_MOST_NAMED = 6
 
 
 def describe_refitted(ours: FittedTransforms, theirs: FittedTransforms) -> Iterator[str]:
@@ -39,15 +41,23 @@ def describe_refitted(ours: FittedTransforms, theirs: FittedTransforms) -> Itera
                 f"{old_mean:.4g} and {old_deviation:.4g} there)"
             )
     for name, ends in ours.boundaries.items():
-        old = theirs.boundaries.get(name, ends)
-        if len(ends) != len(old) or not np.allclose(ends, old, rtol=_CLOSE):
+        if _has_moved(ends, theirs.boundaries.get(name, ends)):
             changed.append(f"{name} (buckets)")
     if changed:
+        more = f" and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""
         yield (
             f"fitted to the rows of this run, so that its scores differ from the source's from the "
-            f"start: {', '.join(changed)}; dataset.learnt=SOURCE/data keeps the source's, and its "
-            "vocabularies"
+            f"start: {', '.join(changed[:_MOST_NAMED])}{more}; dataset.learnt=SOURCE/data keeps "
+            "the source's, and its vocabularies"
         )
+
+
+def _has_moved(ends: Sequence[float], old: Sequence[float]) -> bool:
+    """Tell whether the boundaries of buckets differ by more than a small part of a bucket."""
+    if len(ends) != len(old):
+        return True
+    widths = np.gradient(old) if len(old) > 1 else np.abs(old)
+    return bool(np.any(np.abs(np.subtract(ends, old)) > _CLOSE_BUCKET * widths))
 
 
 def describe_other_columns(schema: object, source: Path, weights: Collection[str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -75,3 +76,21 @@ def test_numbers_and_buckets_that_are_fitted_to_other_rows_are_told() -> None:
     assert "price (mean 44 and deviation 20 here, 40 and 20 there), level (buckets), more (" in said
     assert not any(name in said for name in ("age", "same", "new", "gone"))
     assert not list(describe_refitted(there, there))
+
+
+def test_buckets_are_told_by_their_width_and_of_many_columns_six_are_named() -> None:
+    """Ten days are nothing beside the seconds since 1970, but they are other buckets."""
+    day, now = 86_400.0, 1.76e9
+    days = np.arange(1.0, 5.0) * 10 * day
+    there = FittedTransforms(boundaries={"made": [1990.0, 2000.0, 2010.0], "at": [*(now + days)]})
+    ours = FittedTransforms(boundaries={"made": [1990.4, 2000.0, 2010.0], "at": [*(now - days)]})
+    (said,) = describe_refitted(ours, there)
+    assert "start: at (buckets);" in said
+    many = FittedTransforms(boundaries={f"c{n}": [1.0, 2.0] for n in range(40)})
+    moved = FittedTransforms(boundaries={f"c{n}": [3.0, 4.0] for n in range(40)})
+    (said,) = describe_refitted(moved, many)
+    assert said.count("(buckets)") == 6
+    assert "c5 (buckets) and 34 more; dataset.learnt=SOURCE/data" in said
+    single = FittedTransforms(boundaries={"one": [2.0], "none": []})
+    assert list(describe_refitted(FittedTransforms(boundaries={"one": [3.0], "none": []}), single))
+    assert not list(describe_refitted(single, single))
