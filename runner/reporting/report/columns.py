@@ -85,7 +85,7 @@ def monitored_metric(runs: Sequence[RunRecord]) -> tuple[str, str]:
     for (metric, direction), _ in Counter(r.monitor for r in runs).most_common():
         if any(metric in r.metrics for r in runs):
             return metric, direction
-    names = list(dict.fromkeys(m for r in runs for m in r.metrics))
+    names = list(dict.fromkeys(m for r in runs for m in r.metrics if "/" in m))  # no active_s
     if not names:
         return runs[0].monitor
     best = sorted(names, key=lambda n: (n.split("/")[0] == "train", n.split("/")[1] != "auc"))[0]

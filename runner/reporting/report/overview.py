@@ -64,14 +64,15 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
         UserError: if no run has the key to sort by.
     """
     runs = selection.runs
+    sweep = selection.sweeps[0] if len(selection.sweeps) == 1 else None
+    secondary = read_secondary_objectives(sweep) if sweep else []
+    if sweep and secondary:  # also the first may be no metric of a result, such as active_s
+        objectives = [name for name in (read_sweep_metric(sweep), *secondary) if name]
+        runs = _mark_front(runs, read_leaderboard(sweep), objectives)
     monitor = sweep_objective(selection.sweeps, runs) or monitored_metric(runs)
     keys = varying_settings(runs)
     sorted_by = [sort] if sort and any(sort in r.metrics for r in runs) else []
     first, *others = metric_columns(runs, monitor[0]) or [monitor[0]]
-    sweep = selection.sweeps[0] if len(selection.sweeps) == 1 else None
-    secondary = read_secondary_objectives(sweep) if sweep else []
-    if sweep and secondary:
-        runs = _mark_front(runs, read_leaderboard(sweep), secondary)
     board = Leaderboard(
         runs=tuple(sort_runs(runs, sort, monitor)),
         keys=tuple(keys),

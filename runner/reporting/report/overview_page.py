@@ -154,7 +154,7 @@ def _runs(board: Leaderboard, links: Links) -> str:
     hidden = set(metrics) - {*overall[:_METRICS_SHOWN], *metrics[:1], *board.secondary_objectives}
     left_out = len(board.metrics) - len(metrics)
     more = f'<p class="note">{left_out:,} further metrics are in the result.json of each run.</p>'
-    told = f"* on the front: no completed run is better in {metrics[0]} or "
+    told = f"* on the front: no completed run is better in {board.monitor[0]} or "
     told += f"{', '.join(board.secondary_objectives)} without being worse in another of them."
     marked = f'<p class="note">{escape(told)}</p>' if board.secondary_objectives else ""
     return marked + render_table_tools(header, hidden) + table + more * bool(left_out)

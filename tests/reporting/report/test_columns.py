@@ -192,6 +192,32 @@ def test_a_report_of_a_search_shows_its_pareto_front_and_all_objectives(tmp_path
     assert [r.label for r in by_test] == ["a", "b", "c"]
 
 
+def test_a_report_of_a_search_for_short_runs_first_shows_their_seconds(tmp_path):
+    """`active_s` is no metric of a run; the page then named another objective twice."""
+    sweep = tmp_path / "sweep"
+    for name, auc in (("a", 0.9), ("b", 0.8), ("c", 0.7)):
+        make_run(sweep / name, auc=auc)
+    (sweep / "leaderboard.csv").write_text(
+        "seed,status,active_s,validation/auc,front,best_step,test/auc,folder\n"
+        "0,completed,1.0,0.7,1,40,0.69,c\n0,completed,9.0,0.9,1,40,0.89,a\n"
+        "0,completed,9.5,0.8,0,40,0.79,b\n"
+    )
+    board = make_overview(find_runs([sweep]), "x").board
+    assert board.monitor == ("active_s", "min")
+    assert board.metrics == ("active_s", "validation/auc", "test/auc")
+    assert [r.label for r in board.runs] == ["c", "a", "b"]
+    for sort in (None, "test/auc"):  # what is sorted by need not be an objective
+        make_report([sweep], sort=sort)
+        page = (sweep / "report.html").read_text()
+        assert "no completed run is better in active_s or validation/auc without" in page
+    for name in "abc":  # without a validation split
+        set_result(sweep / name, metrics={"test/auc": 0.5})
+        (sweep / name / "metrics.jsonl").write_text("")
+    table = (sweep / "leaderboard.csv").read_text().replace("validation/auc", "test/logloss")
+    (sweep / "leaderboard.csv").write_text(table)
+    assert make_overview(find_runs([sweep]), "x").board.monitor == ("active_s", "min")
+
+
 def test_a_metric_that_is_to_be_small_is_sorted_that_way(tmp_path):
     for name, auc in (("a", 0.6), ("b", 0.7)):
         run = make_run(tmp_path / name, auc=auc)
