@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.data.proposal.columns.column_statistics import compute_statistics
 from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import draw_judging_sample
 from runner.data.proposal.features.logarithms import drop_logarithms
@@ -51,3 +52,13 @@ def test_every_label_has_to_be_a_number_that_rises_with_the_amounts():
     sold = (profit > np.median(profit)).astype(int)
     assert drop(sales, {"sold": sold}, {}) == ({}, [])
     assert drop(sales, {"profit": profit}, {**NUMBER, "link": "log"}) == ({}, [])
+
+
+@pytest.mark.parametrize("far", [1e160, np.finfo(float).max])
+@pytest.mark.filterwarnings("error")
+def test_a_number_whose_square_is_too_large_is_judged_without_warnings(far):
+    """Some tables have it in place of missing numbers; NumPy's warnings stood in the output."""
+    rng, sales = draw()
+    sales[::50] = far
+    assert compute_statistics(pa.chunked_array([sales]), "sales").high == far
+    assert drop(sales, {"rating": rng.normal(size=ROWS)}) == ({}, [])

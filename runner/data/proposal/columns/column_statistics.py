@@ -191,13 +191,15 @@ def _with_numbers(statistics: ColumnStatistics, values: pa.Array) -> ColumnStati
     is_named = sounds_like_time(statistics.name)
     may_be_times = is_whole and (low >= 0 or is_named)
     share = NAMED_TIMES if is_named else 1.0
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite beside the largest float
+        deviation = float(x.std())
     return replace(
         statistics,
         low=low,
         high=float(x.max()),
         median=float(np.median(x)),
         likely=(float(first), float(last)),
-        deviation=float(x.std()),
+        deviation=deviation,
         is_whole=is_whole,
         num_negative=len(np.unique(x[x < 0])),
         negative_share=float((x < 0).mean()),

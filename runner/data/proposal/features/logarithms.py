@@ -47,7 +47,9 @@ def drop_logarithms(
             continue
         plain = {key: value for key, value in role.settings.items() if key != "log1p"}
         log_R = read_numbers(sample.table[name], role.settings)
-        if targets and all(_gains(np.expm1(log_R), log_R, y_R, sample) for y_R in targets):
+        with np.errstate(over="ignore"):  # the largest float has no finite number here
+            x_R = np.expm1(log_R)
+        if targets and all(_gains(x_R, log_R, y_R, sample) for y_R in targets):
             found[name] = replace(role, settings=plain)
     if not found:
         return {}, []
@@ -78,6 +80,8 @@ def _gains(x_R: np.ndarray, log_R: np.ndarray, y_R: np.ndarray, sample: JudgingS
 
 def _explained(x_H: np.ndarray, y_H: np.ndarray) -> float:
     """Return the share of a label's variance that a line explains; 0 if either is constant."""
-    if len(x_H) < 2 or not (x_H.std() and y_H.std()):
+    if len(x_H) < 2 or not (np.ptp(x_H) and np.ptp(y_H)):
         return 0.0
+    # squares of a number such as 1.8e308, which some tables have for missing ones, would overflow
+    x_H, y_H = x_H / np.abs(x_H).max(), y_H / np.abs(y_H).max()
     return float(np.corrcoef(x_H, y_H)[0, 1] ** 2)
