@@ -194,13 +194,15 @@ def group_shards(
     paths = tuple(rows.path for rows in spilled)
     most = -(-len(shards) // num_workers)
     group: list[Shard] = []
+    read: dict[tuple[tuple[Path, int], ...], int] = {}  # the blocks of each run -> their bytes
     for shard in shards:
-        # the last bucket of a group reaches into the next
-        needed = shard.num_bytes + sum(other.num_bytes for other in (*group, shard))
-        if group and (len(group) == most or needed > num_bytes):
+        # files share the bucket that reaches from one into the next, and one in order has many runs
+        own = {run.blocks: run.num_bytes for run in shard.runs}
+        if group and (len(group) == most or sum((read | own).values()) > num_bytes):
             yield ShardGroup(tuple(group), paths)
-            group = []
+            group, read = [], {}
         group.append(shard)
+        read |= own
     if group:
         yield ShardGroup(tuple(group), paths)
 

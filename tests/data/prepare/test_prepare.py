@@ -212,6 +212,26 @@ def test_several_files_are_written_after_one_pass_over_the_spilled_rows(
     assert len([*group_shards(shards, spilled, num_bytes=10**6, num_workers=2)]) == 2
 
 
+@pytest.mark.parametrize("is_mixed", [True, False])
+def test_the_rows_that_are_read_in_one_pass_fit_into_the_memory_for_them(
+    tmp_path, small_parts, is_mixed
+):
+    """A file in order has many small runs of rows; they counted as one, and all were read."""
+    draws = BucketDraws(num_rows=ROWS, seed=5) if is_mixed else None
+    rows, spilled = clicks(ROWS).select(["id", "age"]), []
+    for number in range(30):
+        spill = RowSpill(tmp_path / f"{number}.arrow", draws)
+        spill.write(rows.slice(30 * number, 30))
+        spilled.append(spill.close())
+    shards = plan_shards(tmp_path, "train", spilled, draws)
+    limit = sum(part.path.stat().st_size for part in spilled) // 2
+    groups = [*group_shards(shards, spilled, num_bytes=limit, num_workers=1)]
+    assert 1 < len(groups) < len(shards)
+    for group in groups:
+        needed = {r.blocks: r.num_bytes for shard in group.shards for r in shard.runs}
+        assert len(group.shards) == 1 or sum(needed.values()) <= limit
+
+
 def test_the_first_bad_row_of_all_is_reported_whoever_finds_one(tmp_path, monkeypatch, small_parts):
     rows = clicks(ROWS).to_pandas()
     rows.loc[[350, 600], "click"] = 7
