@@ -226,10 +226,9 @@ def _check_same_settings(
                 for k in signed
             ]
             what = f"had {', '.join(old)}" if old else "had other data, defaults or code"
-            back = "the old settings go on with it" if old else "the old ones go on with it"
             raise UserError(
-                f"{directory}: holds the trials of another search, whose jobs {what}; "
-                f"another hydra.sweep.dir begins a new one, and {back}"
+                f"{directory}: holds the trials of another search, whose jobs {what}; another "
+                "hydra.sweep.dir begins a new one, and that of this folder goes on only as it was"
             )
 
 

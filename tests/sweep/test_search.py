@@ -362,7 +362,8 @@ def test_a_search_whose_data_or_defaults_have_changed_does_not_take_the_old_valu
     monkeypatch.setattr(
         "tests.sweep.driver.signature", lambda overrides: f"{signature(overrides)}x"
     )
-    with pytest.raises(UserError, match="had other data, defaults or code; another"):
+    told = "had other data, defaults or code; another .*, and that of this folder goes on only as"
+    with pytest.raises(UserError, match=told):
         search_run(tmp_path, SPACE, sampler="random", num_trials=3)
 
 
