@@ -78,7 +78,9 @@ def format_speed(speed: Mapping[str, float]) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format as 0:34, 12:05, 1:02:03 or 2d 1:02:03."""
+    """Format as 0.4 s, 0:34, 12:05, 1:02:03 or 2d 1:02:03."""
+    if 0 < seconds < 1:
+        return f"{seconds:.1f} s"
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)

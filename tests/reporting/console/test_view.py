@@ -280,7 +280,11 @@ def test_numbers(value, text):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(34.4, "0:34"), (725, "12:05"), (3723, "1:02:03"), (176523, "2d 1:02:03")]
+    ("seconds", "text"),
+    [
+        *((0, "0:00"), (0.42, "0.4 s"), (1, "0:01"), (34.4, "0:34")),
+        *((725, "12:05"), (3723, "1:02:03"), (176523, "2d 1:02:03")),
+    ],
 )
 def test_durations(seconds, text):
     assert format_duration(seconds) == text
