@@ -55,6 +55,12 @@ def test_the_page_has_every_message_of_the_source(messages):
     assert PAGE.read_text() == render(messages, examples), "python -m docs.messages writes it anew"
 
 
+def test_the_page_shortens_a_name_that_a_test_has_made_of_one_letter():
+    message = Message("runner/errors.py", False, f"{HOLE}: no file is named so")
+    page = render([message], {message.form: {"text": f"a/{'x' * 250}: no file is named so"}})
+    assert f"- `a/xxx{HOLE}: no file is named so`" in page.splitlines()
+
+
 def test_messages_are_found_wherever_an_error_takes_them_from(messages):
     forms = {(message.module, message.form) for message in messages}
     of_a_function = f"{HOLE} {HOLE}: exists already; nothing was written. Name another, or "
