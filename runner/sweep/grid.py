@@ -38,6 +38,9 @@ class GridJobs:
             self._add_trials([(job, outcome)])
         return None
 
+    def num_trials(self, job: SweepJob) -> int:
+        return 1
+
     def pareto_front(self) -> set[str]:
         return set()
 

@@ -38,7 +38,7 @@ class LiveView:
         Args:
             console: where it is shown.
             plan: the sweep.
-            done: jobs that were done before.
+            done: jobs that were done before; each once for every trial that has chosen it.
         """
         self.console, self.plan = console, plan
         self.total = plan.num_jobs
@@ -51,8 +51,7 @@ class LiveView:
         self._stopping = False
         self._headings = short_headings(plan.varying)
         for job, outcome in done:
-            self.counts[outcome.status] += 1
-            self._compare(job, outcome)
+            self._count_known(job, outcome)
 
     def __enter__(self) -> LiveView:
         if self.console.is_terminal:
@@ -77,9 +76,18 @@ class LiveView:
             f"{self._count()} {self._name(job)}: {try_result.error}; tries left: {tries_left}"
         )
 
-    def ended(self, job: SweepJob, try_result: TryResult, outcome: Outcome) -> None:
+    def known(self, job: SweepJob, outcome: Outcome) -> None:
+        """Show a job that had ended before it was chosen."""
+        self._count_known(job, outcome)
+        if self._live is None:
+            self._print(f"{self._count()} {outcome.status} before: {self._name(job)}")
+
+    def ended(
+        self, job: SweepJob, try_result: TryResult, outcome: Outcome, num_trials: int = 1
+    ) -> None:
+        """Show the end of a job, which several trials of a search may have chosen."""
         self.running.pop(job.key, None)
-        self.counts[try_result.status] += 1
+        self.counts[try_result.status] += num_trials
         if not self._stopping:
             self.seconds.append(try_result.seconds)
         self._compare(job, outcome)
@@ -110,6 +118,10 @@ class LiveView:
         if self._live is not None and now - self._last_drawn >= _DRAW_EVERY_S:
             self._last_drawn = now
             self._live.update(self._table(), refresh=True)
+
+    def _count_known(self, job: SweepJob, outcome: Outcome) -> None:
+        self.counts[outcome.status] += 1
+        self._compare(job, outcome)
 
     def _compare(self, job: SweepJob, outcome: Outcome) -> None:
         sign = 1 if self.plan.direction == "max" else -1

@@ -104,7 +104,8 @@ def _run_jobs(
     console: Console, source: GridJobs | SearchJobs, state: SweepState, start_job: JobStarter
 ) -> int:
     plan = source.plan
-    finished = [(j, o) for j in plan.jobs if (o := state.outcomes[j.key]).is_done]
+    done = [(j, o) for j in plan.jobs if (o := state.outcomes[j.key]).is_done]
+    finished = [pair for pair in done for _ in range(source.num_trials(pair[0]))]
     _announce(console, state)
     with catch_stop_signals() as stop_request:
         with LiveView(console, plan, finished) as view:
@@ -113,11 +114,12 @@ def _run_jobs(
             )
             if isinstance(source, SearchJobs):
                 scheduler.answer_pruning = pruning_responder(source)
+                source.tell_known = view.known
             last_write = time.monotonic()
             for job, try_result in scheduler.run(source.jobs(state)):
                 record_outcome(state, job, try_result)
                 outcome = state.outcomes[job.key]
-                view.ended(job, try_result, outcome)
+                view.ended(job, try_result, outcome, source.num_trials(job))
                 _report_outcome(scheduler, source, job, outcome)
                 if time.monotonic() - last_write > _LEADERBOARD_EVERY_S:
                     write_leaderboard(state, source.pareto_front())

@@ -261,6 +261,8 @@ class SearchJobs:
             slots=plan.launcher.slots,
         )
         self.trial_numbers: dict[str, list[int]] = {}
+        # takes a job that a trial chooses after its end, such as one of a lost database
+        self.tell_known: Callable[[SweepJob, Outcome], None] = lambda job, outcome: None
         self._running: set[str] = set()  # keys of the jobs that were given and have not ended
         self._only_error: str | None = None  # of all jobs that ended so far, if they failed alike
         self._failed: list[SweepJob] | None = []  # with it; None once a job has ended otherwise
@@ -293,6 +295,7 @@ class SearchJobs:
             outcome = state.outcomes[job.key]
             if outcome.status in ("completed", "pruned", "failed"):
                 self._end_trial(trial.number, outcome)
+                self.tell_known(job, outcome)
             else:
                 self._running.add(job.key)
                 yield job
@@ -316,6 +319,10 @@ class SearchJobs:
                 f"{', '.join(outcome.result_names)}"
             )
         return None
+
+    def num_trials(self, job: SweepJob) -> int:
+        """Return how many trials have chosen a job."""
+        return len(self.trial_numbers[job.key])
 
     def pareto_front(self) -> set[str]:
         """Return the keys of the jobs that no other job beats in every objective."""

@@ -132,13 +132,15 @@ def test_several_objectives_give_a_pareto_front(tmp_path, capsys):
     assert [r["front"] for r in board(other)] == ["1", "1"]  # loss is 2 - auc: none beats the other
 
 
-def test_a_point_chosen_twice_is_run_once_and_ends_both_trials(tmp_path):
+def test_a_point_chosen_twice_is_run_once_and_ends_both_trials(tmp_path, capsys):
     code = search_run(tmp_path, {"x": "choice(0.1, 0.5)"}, sampler="random", num_trials=8, slots=2)
     assert code == 0
     found = study(tmp_path).trials
     assert len(found) == 8
     assert {(t.params["x"], t.value) for t in found} == {("0.1", 0.8), ("0.5", 0.8)}
     assert sorted(starts(tmp_path).values()) == [1, 1]
+    assert "[8/8]" in capsys.readouterr().out
+    assert search_run(tmp_path, {"x": "choice(0.1, 0.5)"}, sampler="random", num_trials=8) == 0
 
 
 def test_a_point_chosen_again_while_a_resumed_job_runs_does_not_start_the_job_twice(tmp_path):
@@ -291,10 +293,12 @@ def test_a_lost_database_is_restored_from_the_run_directories(tmp_path, capsys):
     request = {"sampler": "quasi-random", "num_trials": 4}
     assert search_run(tmp_path, SPACE, **request) == 0
     (tmp_path / "study.db").write_bytes(b"no database " * 500)
-    assert search_run(tmp_path, SPACE, **request) == 0
-    assert list(starts(tmp_path).values()) == [1] * 4
-    assert "left alone" not in capsys.readouterr().out
-    assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 4
+    capsys.readouterr()
+    assert search_run(tmp_path, SPACE, **{**request, "num_trials": 5}) == 0
+    assert list(starts(tmp_path).values()) == [1] * 5
+    said = capsys.readouterr().out
+    assert "left alone" not in said and "[4/5] started" in said and "[5/5] completed" in said
+    assert [t.state.name for t in study(tmp_path).trials] == ["COMPLETE"] * 5
 
 
 def test_a_trial_that_the_search_cannot_have_chosen_is_refused(tmp_path):
