@@ -131,6 +131,13 @@ def _check_corners(
             problems.append(
                 f"search.each_job.{error}" if is_of_each else f"the search's space: {error}"
             )
+    models = [m for d in space if d.key == "model" for m in d.choices]
+    if len(models) > 1 and any("there is no key 'model." in problem for problem in problems):
+        problems.append(
+            f"search.space: every one of the models {', '.join(models)} must have each key that "
+            "is searched: search one model at a time, or write conf/search/mine.yaml (a copy of "
+            "one of ours) with a space of the keys that all have: --config-dir conf search=mine"
+        )
     raise_combined(problems)
     assert jobs, "a space has corners"
     return jobs

@@ -84,6 +84,8 @@ def test_mistakes_in_a_search_are_reported_before_anything_starts(command):
     assert "nearest: 'tpe'" in command.refused("search=tep")
     message = command.refused("search=tpe", "optimizer.dense.lrr=interval(0,1)")
     assert "there is no key 'optimizer.dense.lrr'; nearest: 'optimizer.dense.lr'" in message
+    message = command.refused("search=tpe", "model=choice(dcn, dlrm)")
+    assert "models dcn, dlrm must have each key that is searched: search one model at" in message
     message = command.refused("search=tpe", "search.sampler=tpee")
     assert "search.sampler=tpee: must be one of tpe, random" in message
     assert "nearest: 'search.num_trials'" in command.refused("search=tpe", "search.num_trial=3")
