@@ -16,7 +16,7 @@ from runner.reporting.console.format import format_duration
 from runner.reporting.report.columns import short_headings
 from runner.sweep.database import TryResult
 from runner.sweep.plan import SweepJob, SweepPlan
-from runner.sweep.run_index import DONE_STATUSES, Outcome
+from runner.sweep.run_index import DONE_STATUSES, Outcome, find_ranking_metric
 
 _RUNNING_SHOWN = 12
 _LONGEST_NAME = 60  # most characters of settings in the name of a job
@@ -44,6 +44,7 @@ class LiveView:
         self.total = plan.num_jobs
         self.counts = {"completed": 0, "failed": 0, "pruned": 0, "interrupted": 0}
         self.running: dict[str, tuple[SweepJob, Path, float]] = {}
+        self._metric: str | None = None  # that ranks; None: no job has it yet
         self.best: tuple[float, SweepJob] | None = None
         self.seconds: list[float] = []  # of tries that ended since this start
         self._live: Live | None = None
@@ -92,8 +93,9 @@ class LiveView:
             self.seconds.append(try_result.seconds)
         self._compare(job, outcome)
         parts = [f"{self._count()} {try_result.status} {self._name(job)}"]
-        if outcome.best is not None:
-            parts.append(f"{self.plan.metric} {outcome.best:.5g}")
+        value = outcome.ranking_value(self._metric) if self._metric else None
+        if value is not None:
+            parts.append(f"{self._metric} {value:.5g}")
         parts.append(f"{try_result.seconds:.1f} s")
         if outcome.error:
             parts.append(outcome.error)
@@ -125,7 +127,10 @@ class LiveView:
 
     def _compare(self, job: SweepJob, outcome: Outcome) -> None:
         sign = 1 if self.plan.direction == "max" else -1
-        value = outcome.best if outcome.is_completed else None
+        metric = find_ranking_metric(self.plan, [outcome], self._metric)
+        if metric != self._metric:  # values of the other one are not comparable
+            self._metric, self.best = metric, None
+        value = outcome.ranking_value(metric) if metric and outcome.is_completed else None
         if value is not None and (self.best is None or sign * value > sign * self.best[0]):
             self.best = (value, job)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
-from runner.rundir.readers import as_number, numeric_values, read_signed_meta
+from runner.rundir.readers import as_number, finite_or_none, numeric_values, read_signed_meta
 from runner.rundir.run_files import read_result
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
 
@@ -33,6 +33,10 @@ class Outcome:
     # further objectives of a search
     secondary_values: Mapping[str, float | None] = field(default_factory=dict)
     result_names: tuple[str, ...] = ()  # names of all numbers in the result
+
+    def ranking_value(self, metric: str) -> float | None:
+        """Return the value of a metric of `find_ranking_metric`."""
+        return finite_or_none(self.test_metrics.get(metric)) if self.best is None else self.best
 
     @property
     def is_completed(self) -> bool:
@@ -210,6 +214,31 @@ def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Ou
         result_names=(*metrics, *(k for k in ("active_s",) if k in result)),
         seconds=as_number(result.get("active_s")),
     )
+
+
+def find_ranking_metric(
+    plan: SweepPlan, outcomes: Iterable[Outcome], known: str | None = None
+) -> str | None:
+    """Return the metric that ranks jobs: the plan's, or its namesake of the test split.
+
+    The namesake takes its place while no job has the plan's metric: in evaluations of the test
+    split, or of data without a validation split.
+
+    Args:
+        plan: the sweep.
+        outcomes: of jobs.
+        known: what ranks earlier ones.
+
+    Returns:
+        None if no job has either.
+    """
+    namesake = f"test/{plan.metric.partition('/')[2]}"
+    for outcome in outcomes:
+        if outcome.best is not None:
+            return plan.metric
+        if namesake in outcome.test_metrics:
+            known = known or namesake
+    return known
 
 
 def find_metric_value(result: Mapping[str, Any], name: str) -> float | None:

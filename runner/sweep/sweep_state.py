@@ -24,6 +24,7 @@ from runner.sweep.run_index import (
     RunDirectory,
     assign_folders,
     code_version,
+    find_ranking_metric,
     match_runs,
     outcome_from_result,
     read_result_if_whole,
@@ -195,14 +196,12 @@ def make_leaderboard(
 ) -> Leaderboard:
     """Return the jobs of a sweep, the best first.
 
-    If no job has the metric that ranks (evaluations of the test split, or data without a
-    validation split), its namesake of the test split takes its place.
-
     Args:
         plan: the sweep.
         results: each job with its folder and outcome.
         pareto_front: keys of the jobs of a Pareto front.
     """
+    results = list(results)
     runs = [
         RunRecord(
             folder=folder,
@@ -220,9 +219,7 @@ def make_leaderboard(
         )
         for job, folder, outcome in results
     ]
-    metric, namesake = plan.metric, f"test/{plan.metric.partition('/')[2]}"
-    if all(metric not in r.metrics for r in runs) and any(namesake in r.metrics for r in runs):
-        metric = namesake
+    metric = find_ranking_metric(plan, (outcome for _, _, outcome in results)) or plan.metric
     keys = tuple(key for key in plan.varying if key != "seed")
     tests = sweep_test_metrics(runs, metric)[:_TEST_COLUMNS_SHOWN]
     return Leaderboard(

@@ -1,5 +1,6 @@
 """Optuna's tables in `study.db`, compared with those that Optuna makes itself."""
 
+import json
 import re
 import sqlite3
 from contextlib import closing
@@ -8,7 +9,7 @@ from wsgiref.util import setup_testing_defaults
 import optuna
 import pytest
 
-from tests.sweep.driver import grid, run
+from tests.sweep.driver import Empty, grid, run
 from tests.sweep.test_search import study
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -49,6 +50,35 @@ def test_optuna_reads_a_grid_and_what_failed_in_it(tmp_path):
     }
     assert found.best_params == {"value": 0.5, "do": "ok"}
     assert all(t.datetime_complete >= t.datetime_start for t in found.trials)
+
+
+class OfTestSplit(Empty):
+    """An evaluation of the test split; `do=both` measures the validation split, too."""
+
+    def __init__(self, job, folder):
+        super().__init__(job, folder)
+        value = float(job.varying["value"])
+        metrics = {"test/auc": value}
+        if "do=both" in job.overrides:
+            metrics["validation/auc"] = value / 2
+        done = {"status": "completed", "step": 1, "metrics": metrics}
+        (folder / "result.json").write_text(json.dumps(done))
+
+
+def test_evaluations_of_the_test_split_are_ranked_while_they_run(tmp_path, capsys):
+    def start(plan, flags, name):
+        return lambda job, folder, slot: OfTestSplit(job, folder)
+
+    assert run(tmp_path, grid(value=[0.7, 0.6], do=["ok"]), start=start) == 0
+    said = capsys.readouterr().out
+    assert "test/auc 0.6 " in said and said.count("best so far 0.7 (value=0.7)") == 2
+    found = study(tmp_path)
+    assert (found.metric_names, found.best_value) == (["test/auc"], 0.7)
+    assert run(tmp_path, grid(value=[0.7, 0.6], do=["ok", "both"]), start=start) == 0
+    found = study(tmp_path)
+    assert (found.metric_names, found.best_value) == (["validation/auc"], 0.35)
+    assert [t.state.name for t in found.trials].count("FAIL") == 2, "those without the metric"
+    assert "best so far 0.35" in capsys.readouterr().out
 
 
 def test_a_grid_that_has_grown_is_shown_whole(tmp_path):
