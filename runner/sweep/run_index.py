@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import UserError
+from runner.reporting.report.leaderboard import COLUMN_SPLITS
 from runner.rundir.readers import as_number, finite_or_none, numeric_values, read_signed_meta
 from runner.rundir.run_files import read_result
 from runner.sweep.plan import SweepJob, SweepPlan, job_overrides, slug
@@ -26,8 +27,8 @@ class Outcome:
     error: str | None = None
     best: float | None = None  # the best value of the metric by which jobs are ranked
     best_step: int | None = None
-    # metrics of the test split, by `split/name`
-    test_metrics: Mapping[str, float] = field(default_factory=dict)
+    # metrics of the test split, and values of a tuner, by `split/name`
+    column_metrics: Mapping[str, float] = field(default_factory=dict)
     step: int | None = None
     seconds: float | None = None  # of work, over all its tries
     # further objectives of a search
@@ -36,7 +37,7 @@ class Outcome:
 
     def ranking_value(self, metric: str) -> float | None:
         """Return the value of a metric of `find_ranking_metric`."""
-        return finite_or_none(self.test_metrics.get(metric)) if self.best is None else self.best
+        return finite_or_none(self.column_metrics.get(metric)) if self.best is None else self.best
 
     @property
     def is_completed(self) -> bool:
@@ -200,7 +201,7 @@ def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Ou
         value = as_number(best.get("value"))
     else:
         value = find_metric_value(result, plan.metric)
-    tests = {k: v for k, v in numeric_values(metrics).items() if k.startswith("test/")}
+    columns = {k: v for k, v in numeric_values(metrics).items() if k.startswith(COLUMN_SPLITS)}
     return Outcome(
         status=str(result.get("status", "failed")),
         error=result.get("error"),
@@ -209,7 +210,7 @@ def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Ou
         secondary_values={
             name: find_metric_value(result, name) for name in plan.secondary_objectives
         },
-        test_metrics=tests,
+        column_metrics=columns,
         step=result.get("step"),
         result_names=(*metrics, *(k for k in ("active_s",) if k in result)),
         seconds=as_number(result.get("active_s")),
@@ -236,7 +237,7 @@ def find_ranking_metric(
     for outcome in outcomes:
         if outcome.best is not None:
             return plan.metric
-        if namesake in outcome.test_metrics:
+        if namesake in outcome.column_metrics:
             known = known or namesake
     return known
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.locations import PROJECT
 from runner.reporting.report.columns import short_headings
-from runner.reporting.report.leaderboard import Leaderboard, rank_runs, sweep_test_metrics
+from runner.reporting.report.leaderboard import Leaderboard, rank_runs, sweep_column_metrics
 from runner.reporting.report.leaderboard import write_leaderboard as write_leaderboard_file
 from runner.reporting.report.records import RunRecord
 from runner.rundir.provenance import changed_own_code, git_state
@@ -211,7 +211,7 @@ def make_leaderboard(
             seed=job.seed,
             settings=job.varying,
             step=outcome.step,
-            metrics={**outcome.test_metrics, **_objective_values(plan, outcome)},
+            metrics={**outcome.column_metrics, **_objective_values(plan, outcome)},
             best_step=outcome.best_step,
             seconds=outcome.seconds,
             error=outcome.error,
@@ -221,7 +221,7 @@ def make_leaderboard(
     ]
     metric = find_ranking_metric(plan, (outcome for _, _, outcome in results)) or plan.metric
     keys = tuple(key for key in plan.varying if key != "seed")
-    tests = sweep_test_metrics(runs, metric)[:_TEST_COLUMNS_SHOWN]
+    tests = sweep_column_metrics(runs, metric)[:_TEST_COLUMNS_SHOWN]
     return Leaderboard(
         runs=tuple(rank_runs(runs, metric, plan.direction)),
         keys=keys,

@@ -107,6 +107,15 @@ def test_without_a_validation_the_metric_of_the_test_split_ranks(tmp_path):
     assert "status,test/auc,best_step" in (tmp_path / "leaderboard.csv").read_text()
 
 
+def test_values_that_a_tuner_found_are_columns(tmp_path):
+    found = {"status": "completed", "metrics": {"tune/factor": 0.5, "tune/dense_lr": 0.01}}
+    jobs = [(job("0.1", 1), Path("a"), outcome_from_result(found, plan(RESULTS)))]
+    assert "tune/factor" in text_of(jobs) and "0.50000" in text_of(jobs)
+    write_leaderboard(tmp_path, board(jobs))
+    [row] = csv.DictReader((tmp_path / "leaderboard.csv").read_text().splitlines())
+    assert (row["tune/factor"], row["tune/dense_lr"]) == ("0.5", "0.01")
+
+
 def test_the_file_has_a_column_for_everything_that_differs(tmp_path):
     write_leaderboard(tmp_path, board(RESULTS))
     with (tmp_path / "leaderboard.csv").open() as file:
@@ -180,7 +189,7 @@ def test_nan_and_infinity_in_a_result_are_numbers_again():
         "metrics": {"test/auc": "Infinity", "train/loss": 1.0},
     }
     found = outcome_from_result(content, plan(RESULTS))
-    assert (found.best, found.test_metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
+    assert (found.best, found.column_metrics, found.step) == (None, {"test/auc": float("inf")}, 5)
     without = {"status": "completed", "metrics": {"validation/auc": 0.5}, "active_s": 2.0}
     found = outcome_from_result(without, plan(RESULTS))
     assert (found.best, found.seconds) == (0.5, 2.0)

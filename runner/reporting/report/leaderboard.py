@@ -176,13 +176,16 @@ def format_run_settings(run: RunRecord, keys: Sequence[str]) -> list[str]:
     return [format_setting(run.settings[k]) if k in run.settings else "" for k in keys]
 
 
-def sweep_test_metrics(runs: Sequence[RunRecord], monitored: str) -> list[str]:
-    """Return the test metrics of a sweep in the order of its columns.
+COLUMN_SPLITS = ("test/", "tune/")  # the latter of loop=tune_lr and loop=tune_batch_size
+
+
+def sweep_column_metrics(runs: Sequence[RunRecord], monitored: str) -> list[str]:
+    """Return the metrics of the test split in the order of a sweep's columns, or what tuners found.
 
     The counterpart of the monitored metric comes first. The training loss comes last, since it is
     less informative than named metrics.
     """
-    names = dict.fromkeys(m for run in runs for m in run.metrics if m.startswith("test/"))
+    names = dict.fromkeys(m for run in runs for m in run.metrics if m.startswith(COLUMN_SPLITS))
     namesake = f"test/{monitored.partition('/')[2]}"
     return sorted(names, key=lambda m: (m != namesake, m.split("/")[1] == "loss"))
 
@@ -194,7 +197,7 @@ def write_leaderboard(folder: Path, board: Leaderboard) -> None:
         OSError: if it cannot be written.
     """
     metric, secondary = board.monitor[0], board.secondary_objectives
-    tests = [m for m in sweep_test_metrics(board.runs, metric) if m not in (metric, *secondary)]
+    tests = [m for m in sweep_column_metrics(board.runs, metric) if m not in (metric, *secondary)]
     front = ["front"] if secondary else []
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
