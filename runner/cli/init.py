@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import os
-import shutil
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.serving.write_aside import write_aside
 
 # file of the project -> its template; {name} is the project's package
 FILES = {
@@ -35,8 +35,7 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
 
     Raises:
         UserError: for a name that is not a package name, and for a folder that is not empty.
-        OSError: if a file cannot be written; the folder is then removed again.
-        KeyboardInterrupt: after Ctrl-C, likewise.
+        OSError: if a file cannot be written; there is no folder then.
     """
     args = make_parser().parse(words)
     if len(args.name) != 1:
@@ -44,14 +43,13 @@ def init(words: Sequence[str], allow: Sequence[str]) -> int:
     folder = Path(args.name[0])
     name = folder.name
     _check(folder, name)
-    try:
+    with write_aside(folder.resolve(), "init") as private:
         for path, text in render(name).items():
-            target = folder / path
+            target = private / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
-    except (OSError, KeyboardInterrupt):
-        shutil.rmtree(folder, ignore_errors=True)  # it was missing or empty
-        raise
+        if _is_empty_folder(folder):
+            folder.resolve().rmdir()  # its place is taken by the whole project
     print(
         f"made {folder}/: a table of {ROWS:,} clicks, a model, a task and their tests. Next:\n"
         f"  cd {folder}\n"
@@ -96,13 +94,21 @@ def _check(folder: Path, name: str) -> None:
             f"init {folder}: {name!r} cannot be the name of a package; take another name, of "
             "plain letters, digits and _"
         )
-    if importlib.util.find_spec(name) is not None:
-        raise UserError(f"init {folder}: there is a package {name} already; take another name")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and not _is_empty_folder(folder):
         raise UserError(f"init {folder}: exists already, and is not an empty folder; name another")
+    spec = importlib.util.find_spec(name)
+    # an empty folder is a package, too, for Python that is started beside it
+    if spec and [Path(p).resolve() for p in spec.submodule_search_locations or ()] != [
+        folder.resolve()
+    ]:
+        raise UserError(f"init {folder}: there is a package {name} already; take another name")
     parent = folder.absolute().parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise UserError(f"init {folder}: {parent} is no folder that can be written")
+
+
+def _is_empty_folder(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def _clicks() -> dict[str, str]:

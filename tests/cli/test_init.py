@@ -74,6 +74,47 @@ def test_a_name_that_cannot_be_taken_is_refused(tmp_path, monkeypatch, capsys, n
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "file"]
 
 
+def test_a_second_init_beside_the_project_says_that_its_folder_is_there(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as of `python -m runner`
+    (tmp_path / "shop").mkdir()
+    assert main(["init", "shop"]) == 0, "an empty folder is no package"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["shop"]
+    capsys.readouterr()
+    assert main(["init", "shop"]) == 2
+    assert "init shop: exists already, and is not an empty folder" in capsys.readouterr().err
+
+
+def test_of_two_inits_at_once_one_makes_the_project_and_the_other_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    def write_text(path, *args, **more):
+        if not (tmp_path / "mine").exists():
+            (tmp_path / "mine").mkdir()
+            (tmp_path / "mine" / "README.md").touch()  # of the other one
+        return original(path, *args, **more)
+
+    original = Path.write_text
+    monkeypatch.setattr(Path, "write_text", write_text)
+    assert main(["init", str(tmp_path / "mine")]) == 2
+    assert "exists by now; nothing was written" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.rglob("*")] == ["mine", "README.md"]
+
+
+def test_init_goes_on_where_another_was_killed(tmp_path):
+    script = (
+        "import os, sys, pathlib, runner.__main__ as m\n"
+        "pathlib.Path.write_text = lambda *a, **k: os._exit(9)\n"
+        f"m.main(['init', {str(tmp_path / 'mine')!r}])\n"
+    )
+    assert python("-c", script, cwd=tmp_path).returncode == 9
+    assert main(["init", str(tmp_path / "mine")]) == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+    assert (tmp_path / "mine" / "data" / "clicks.csv").exists()
+
+
 def test_a_full_disk_is_told_and_leaves_no_half_of_a_project(tmp_path, monkeypatch, capsys):
     def write_text(path, *_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
