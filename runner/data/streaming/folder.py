@@ -145,7 +145,8 @@ class FolderSource:
     """Yields the rows of one file after another.
 
     A position has the `file`, the `row` after the last one used in it, its number of `rows`, the
-    hash `xxh3` of its content, and the number of `files` up to it.
+    hash `xxh3` of its content, and the number of `files` up to it; of encoded rows also the
+    `id_types`, which a run that began in an empty folder knows only from its first file.
     """
 
     def __init__(self, settings: FolderRecipe, encoder: FileEncoder | None = None) -> None:
@@ -170,6 +171,8 @@ class FolderSource:
         last = ""
         if position is not None:
             last = position["file"]
+            if self._encoder is not None:
+                self._encoder.fitted.id_types |= position.get("id_types", {})
             self._visited = {name for name in list_names(self._folder) if name <= last}
             self._check_none_is_late(last, position.get("files"))  # older runs have no count
             if position["row"] < position["rows"]:
@@ -289,6 +292,7 @@ class FolderSource:
             "xxh3": hash_file_anew(index.files[0]),
         }
         if self._encoder is not None:
+            place["id_types"] = dict(self._encoder.fitted.id_types)
             for first, rows in self._encoder.read(index.files[0], row, first_row):
                 yield StreamChunk(rows, _positions_in_file(place, first))
             return

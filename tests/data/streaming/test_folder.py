@@ -241,3 +241,23 @@ def test_ids_keep_the_type_of_the_first_file(tmp_path, first, age, encode):
     arrive(tmp_path, "b.parquet", parts[1].slice(0, 40))  # the same ids again
     batches, _ = read(dataset, 40)
     assert torch.equal(*(batch.sparse["user"].values() for batch in batches))
+
+
+@pytest.mark.parametrize("encode", ["hash", "growing"])
+def test_a_run_that_began_in_an_empty_folder_keeps_the_type_of_its_first_file(tmp_path, encode):
+    files, cross = tmp_path / "files", {"cross": ["item", "user"], "num_rows": 100}
+    user = {"encode": encode, "num_rows": 1000}
+    schema = SCHEMA | {"categorical": SCHEMA["categorical"] | {"user": user, "both": cross}}
+    files.mkdir()
+    dataset = stream(files, schema=schema)
+    dataset.save_fitted_transforms(tmp_path / "data")
+    whole = rows(40)
+    path = arrive(files, "a.parquet", whole)
+    [first], _ = read(dataset, 40)
+    path.unlink()
+    texts = whole.set_column(4, "user", whole["user"].cast(pa.string()))
+    arrive(files, "b.parquet", texts)
+    resumed = stream(files, schema=schema, learnt=str(tmp_path / "data"))
+    [second], _ = read(resumed, 40, first.cursor)
+    for name in ("user", "both"):
+        assert torch.equal(*(b.sparse[name].values() for b in (first, second)))
