@@ -47,14 +47,18 @@ class BoardLinks:
     """Addresses of the board's own pages."""
 
     def run(self, run: RunRecord) -> str:
-        return f"/run?{urlencode({'run': run.label})}"
+        return f"/run?{_encode(run=run.label)}"
 
     def log(self, run: RunRecord) -> tuple[str, str] | None:
         name = find_log(run)
-        return None if name is None else (name, f"/log?{urlencode({'run': run.label})}")
+        return None if name is None else (name, f"/log?{_encode(run=run.label)}")
 
 
 LINKS = BoardLinks()
+
+
+def _encode(**values: str) -> str:
+    return urlencode(values, errors="surrogateescape")  # a folder's name may be no UTF-8
 
 
 def make_index(selection: RunSelection, root: Path) -> Page:
@@ -177,7 +181,7 @@ def _sweeps(selection: RunSelection) -> str:
             by = board.label(SeedGroup(values, (best,)))
         rows.append(
             [
-                link_cell(f"/sweep?{urlencode({'sweep': str(sweep)})}", sweep.name),
+                link_cell(f"/sweep?{_encode(sweep=str(sweep))}", sweep.name),
                 Cell(board.counts),
                 Cell(board.monitor[0]),
                 number_cell(value, format_number),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from runner.errors import UserError
+from runner.errors import UserError, describe_error
 from runner.reporting.board.pages import (
     LINKS,
     make_board_run_page,
@@ -63,6 +64,11 @@ class Board(ThreadingHTTPServer):
     def __init__(self, root: Path, port: int) -> None:
         self.snapshots = Snapshots(root)
         super().__init__((ADDRESS, port), _Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Report what went wrong, unless the browser has gone, which is no error."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
     @property
     def hosts(self) -> set[str]:
@@ -126,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.FORBIDDEN, "text/plain", "ask this machine by its own name")
             return
         url = urlsplit(self.path)
-        query = parse_qs(url.query)
+        query = parse_qs(url.query, errors="surrogateescape")
         try:
             if url.path in _SCRIPTS:
                 self._answer(HTTPStatus.OK, "text/javascript", _SCRIPTS[url.path](), days=1)
@@ -136,14 +142,17 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer_page(HTTPStatus.OK, self.server.make_page(url.path, query))
         except LookupError as error:
-            self._answer_page(HTTPStatus.NOT_FOUND, _error_page("There is no such page", error))
+            shown = _error_page("There is no such page", str(error.args[0]))
+            self._answer_page(HTTPStatus.NOT_FOUND, shown)
         except UserError as error:
-            self._answer_page(HTTPStatus.OK, _error_page("This cannot be shown", error))
+            self._answer_page(
+                HTTPStatus.OK, _error_page("This cannot be shown", describe_error(error))
+            )
         except (ConnectionError, TimeoutError):
             raise  # the browser has gone
         except Exception as error:
             # A run directory may hold anything; a page that cannot show it reports the error.
-            shown = _error_page("This cannot be shown", error)
+            shown = _error_page("This cannot be shown", describe_error(error))
             self._answer_page(HTTPStatus.INTERNAL_SERVER_ERROR, shown)
 
     do_HEAD = do_GET
@@ -175,9 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: pages send a request every few seconds."""
 
 
-def _error_page(title: str, error: Exception) -> Page:
+def _error_page(title: str, text: str) -> Page:
     page = Page(title)
-    text = str(error.args[0]) if error.args else type(error).__name__
     page.parts.append(f"<h1>{escape(title)}</h1><p>{escape(text)}</p>")
     page.parts.append('<p><a href="/">All runs and sweeps</a></p>')
     return page

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -186,6 +189,34 @@ def test_a_damaged_run_leaves_the_others_in_sight(browser, root, kind):
     answer, text = browser.ask("/run?run=bad")
     assert answer.status in (200, 404, 500)
     assert "<h1>" in text
+
+
+def test_a_name_that_is_no_utf_8_has_pages_as_any_other(browser, root):
+    make_run(root / "cafe").rename(root / os.fsdecode(b"caf\xe9"))
+    make_run(root / "good")
+    assert '<a href="/run?run=caf%E9">' in browser.page("/")
+    assert "validation/auc" in browser.page("/run?run=caf%E9")
+
+
+def test_a_page_that_fails_says_why_and_not_only_a_number(browser, monkeypatch):
+    def fail(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "log.txt")
+
+    monkeypatch.setattr("runner.reporting.board.server.make_index", fail)
+    answer, text = browser.ask("/")
+    assert answer.status == 500 and "Permission denied: &#x27;log.txt&#x27;" in text
+
+
+def test_a_browser_that_leaves_in_the_middle_of_an_answer_prints_nothing(browser, capfd):
+    for request in (b"GET /plo", b"GET /plotly.js HTTP/1.1\r\nHost: localhost:%d\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", browser.port)) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.sendall(request.replace(b"%d", str(browser.port).encode()))
+            if request.endswith(b"\n"):
+                client.recv(10)
+    browser.page("/")
+    time.sleep(0.2)  # the threads of those that left
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_cannot_be_read_has_a_page_that_says_so(browser, root, monkeypatch):
