@@ -32,9 +32,13 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.machine.cores import set_thread_environment
     from runner.machine.imports import end_imports, quiet_fx
     from runner.machine.memory import keep_freed_memory
+    from runner.serving.server.settings import bind
 
     args = make_parser().parse(words)
     raise_combined(_find_problems(args))
+    bind(
+        args.host.strip("[]"), args.port
+    ).close()  # before the data are prepared, which may take long
     overrides = dataset_overrides(args.words, args.schema)
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)

@@ -23,7 +23,7 @@ def serve(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError("serve: name a model that `export` has written: serve MODEL")
     settings = ServeSettings(**{name: x for name, x in args.items() if x is not None})
     check_settings(settings)
-    listener = bind(settings)
+    listener = bind(settings.host, settings.port)
     threads = max(1, usable_cores() // settings.workers)
     set_thread_environment(threads)
     if settings.workers > 1:

@@ -81,14 +81,16 @@ def _find_problems(settings: ServeSettings) -> Iterator[str]:
         yield f"--batch-wait-ms {settings.batch_wait_ms:g}: must lie in 0 to 1000"
 
 
-def bind(settings: ServeSettings) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Return the socket to serve on. It refuses connections until a worker listens.
 
     Raises:
         UserError: if the address does not exist or is in use.
     """
-    host, port = settings.host, settings.port
-    with system_errors(f"--host {host} --port {port}: cannot listen there"):
+    with system_errors(
+        f"--host {host} --port {port}: cannot listen there",
+        "; --port 0 takes a free port, and --host an address of this machine",
+    ):
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]

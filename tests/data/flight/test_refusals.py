@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 
 import pyarrow as pa
@@ -41,6 +42,17 @@ def certificate(tmp_path_factory):
     words += f" -keyout {folder}/key.pem -out {folder}/cert.pem"
     subprocess.run(words.split(), check=True, capture_output=True)
     return folder / "cert.pem", folder / "key.pem"
+
+
+def test_a_used_port_is_named_before_the_data_are_looked_at(capfd):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(UserError, match=f"--port {port}: .*Address already in use; --port 0"):
+            data_serve(["dataset=parquet", "dataset.path=none", "--port", port], ())
+    words = "dataset=parquet --host ::ffff:1 --tls-cert=c --tls-key=k --token-env=T"
+    with pytest.raises(UserError, match=r"--host ::ffff:1 .*cannot listen there: Cannot assign"):
+        data_serve(words.split(), ())
+    assert capfd.readouterr() == ("", "")  # nor does a library print lines of its own
 
 
 @pytest.mark.parity("T15")

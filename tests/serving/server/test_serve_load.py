@@ -245,7 +245,7 @@ def test_after_a_signal_no_connection_waits_for_the_exit_of_workers(monkeypatch,
 
     monkeypatch.setattr(workers._Workers, "_start", start)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    listener = bind(settings)
+    listener = bind(settings.host, settings.port)
     listener.listen()
     address = listener.getsockname()
     assert workers.serve_with_workers(settings, listener, 1) == 143
@@ -256,7 +256,7 @@ def test_after_a_signal_no_connection_waits_for_the_exit_of_workers(monkeypatch,
 
 def test_connections_do_not_wait_for_acknowledgements(tmp_path):
     """Without it an answer over a kept connection takes 40 ms longer."""
-    listener = bind(ServeSettings(model=tmp_path, port=0))
+    listener = bind("127.0.0.1", 0)
     listener.listen()
     with listener, socket.create_connection(listener.getsockname()), listener.accept()[0] as taken:
         assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
