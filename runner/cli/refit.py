@@ -53,6 +53,11 @@ def refit(words: Sequence[str], allow: Sequence[str]) -> int:
         raise UserError("refit: name a run: refit DIR [KEY=VALUE ...]")
     folder, overrides = find_run(flags.overrides[0]), flags.overrides[1:]
     refuse_flags(flags, f"refit {folder} trains one model")
+    if "checkpoint.step" in map(override_key, overrides):
+        raise UserError(
+            "refit: checkpoint.step chooses a checkpoint, and refit reads none: it trains anew; "
+            "trainer.max_steps=N or trainer.max_epochs=N sets for how long"
+        )
     allowed = allowed_packages(allow)
     composed = compose(overrides, config_dirs=flags.config_dirs, from_run=folder)
     if get_key(composed.config, "loop._target_") in (EVALUATE_LOOP, *TUNING_LOOPS):

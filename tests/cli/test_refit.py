@@ -77,6 +77,8 @@ def test_another_loop_is_refused(trained):
     write_rows("rows.csv")
     command = trained({"split": {"random": {"train": 0.6, "validation": 0.2, "test": 0.2}}})
     assert "loop=eval makes no model to use" in command.refused("refit", "run", "loop=eval")
+    refusal = command.refused("refit", "run", "checkpoint.step=1")
+    assert "refit reads none: it trains anew; trainer.max_steps=N" in refusal
 
 
 def test_a_start_that_was_best_is_not_changed(trained):
