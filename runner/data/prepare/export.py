@@ -34,20 +34,20 @@ def export_dataset(recipe: Recipe, folder: Path) -> None:
     lines = [f"{key}: {json.dumps(value)}\n" for key, value in schema.items()]
     origin = f"dataset={recipe.name}, data {cache_key(recipe)}"
     text = f"# Exported from {origin}; columns not declared here are no input\n{''.join(lines)}"
-    if _is_written(folder, text):
+    if _is_written(folder, prepared.splits, text):
         return
     temporary = folder.with_name(f".{folder.name}.tmp")  # the next command removes it after a kill
     try:
         temporary.mkdir(parents=True, exist_ok=True)
         with locked(temporary / "lock", f"files of {folder}"):
             try:
-                if not _is_written(folder, text):  # another rank may have been faster
+                if not _is_written(folder, prepared.splits, text):  # another rank was faster
                     _write(temporary / "written", source, prepared.splits, text)
                     (temporary / "written").rename(folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        if not _is_written(folder, text):
+        if not _is_written(folder, prepared.splits, text):
             problem = error.strerror or error
             raise ConfigError(f"dataset.write_to={folder}: cannot be written: {problem}") from error
 
@@ -58,23 +58,34 @@ def _write(folder: Path, source: Path, splits: Mapping[str, Sequence[str]], sche
     for split, names in splits.items():
         (folder / split).mkdir()
         for name in names:
-            path = (folder / split / name).with_suffix(".parquet")
+            path = _file(folder, split, name)
             rows = read_blocks(source / name)
             pq.write_table(rows, path, row_group_size=BLOCK_ROWS, write_page_checksum=True)
     (folder / SCHEMA_FILE).write_text(schema, encoding="utf-8")
 
 
-def _is_written(folder: Path, schema: str) -> bool:
+def _file(folder: Path, split: str, name: str) -> Path:
+    return (folder / split / name).with_suffix(".parquet")
+
+
+def _is_written(folder: Path, splits: Mapping[str, Sequence[str]], schema: str) -> bool:
     """Return whether a folder already contains the files.
 
     Raises:
-        ConfigError: if it contains other files.
+        ConfigError: if it contains other files, or only some of these.
     """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     path = folder / SCHEMA_FILE
-    if path.is_file() and path.read_text(encoding="utf-8") == schema:
-        return True
+    if path.is_file() and path.read_bytes() == schema.encode():
+        files = [_file(folder, split, name) for split, names in splits.items() for name in names]
+        missing = [file for file in files if not file.is_file()]
+        if not missing:
+            return True
+        raise ConfigError(
+            f"dataset.write_to={folder}: {missing[0]} is no longer there; nothing was written. "
+            "Name another folder, or remove what is left of this one"
+        )
     raise ConfigError(
         f"dataset.write_to={folder}: is not empty; nothing was written. Name another folder"
     )

@@ -202,6 +202,19 @@ def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
         instantiate(small_synthetic(write_to=str(tmp_path / "out")))
 
 
+def test_what_was_written_out_and_is_no_longer_whole_is_not_taken_for_it(tmp_path):
+    words = {"write_to": str(tmp_path / "out")}
+    instantiate(small_synthetic(**words))
+    instantiate(small_synthetic(**words))  # all is there
+    lost = next((tmp_path / "out" / "train").iterdir())
+    lost.unlink()
+    with pytest.raises(ConfigError, match=f"{lost.name} is no longer there; nothing was written"):
+        instantiate(small_synthetic(**words))
+    (tmp_path / "out" / "schema.yaml").write_bytes(b"\xff")  # of somebody else
+    with pytest.raises(ConfigError, match="is not empty; nothing was written"):
+        instantiate(small_synthetic(**words))
+
+
 @pytest.mark.parametrize("mask", [0o077, 0o002])
 def test_what_is_written_out_has_the_modes_of_the_umask(tmp_path, mask):
     before = os.umask(mask)
