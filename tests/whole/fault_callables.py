@@ -29,7 +29,7 @@ CLOSED = ("hydra", "omegaconf")
 PARTS = {
     "dataset": 9,
     "loop": 6,
-    "model.net": 29,  # with two bases of models of histories
+    "model.net": 30,  # with two bases of models of histories
     "model.loss": 13,
     "optimizer.dense": 15,
     "task": 1,

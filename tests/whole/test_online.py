@@ -23,8 +23,8 @@ from tests.whole.compare_runs import (
 )
 
 MODEL = (
-    "model.net.bottom=[8]",
-    "model.net.top=[8]",
+    "model=mlp",  # whose products are the same in an evaluation as in training, to the last bit
+    "model.net.deep=[8]",
     "model.net.embedding_dim=4",
     "trainer.num_threads=1",
     "trainer.batch_size=32",
@@ -205,7 +205,7 @@ def test_with_dropout_it_is_scored_without(runner, data, tmp_path):
     part.mkdir()
     arrive(part, "x.parquet", rows(NUM_ROWS).slice(32 * 5, 32))
     step = run / "checkpoints" / "step-5"
-    assert read_tensors(open_checkpoint(step), ["dense/top.0.weight"])
+    assert read_tensors(open_checkpoint(step), ["dense/deep.0.weight"])
     evaluation = ("loop=eval", f"checkpoint.path={step}", "dataset=parquet", "loop.split=train")
     evaluation = (*evaluation, f"dataset.path={part}", f"dataset.schema={data / 'schema.yaml'}")
     own = tmp_path / "eval"
