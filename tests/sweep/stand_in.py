@@ -125,7 +125,8 @@ def main(words: list[str]) -> int:
         return 7 if do == "silent" else 0
     value = float(given.get("value", quality(overrides)))
     metrics = {"validation/auc": value, "test/auc": value - 0.01, "test/loss": "NaN"}
-    metrics["validation/log_loss"] = 2 - value if "y" not in given else float(given["y"])
+    y = given.get("y", str(2 - value))  # auc: a loss that rises with it
+    metrics["validation/log_loss"] = value if y == "auc" else float(y)
     best = {"step": result["step"], "value": value}
     print("threads", given.get("trainer.num_threads"), "sweep", os.environ.get("RUNNER_SWEEP"))
     write(result_path, result | {"metrics": metrics, "best": best})
