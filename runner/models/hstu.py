@@ -15,10 +15,10 @@ from torch.nn import functional
 from runner.batch import Schema
 from runner.config_value import check_arguments
 from runner.models.argument_types import Count, DropoutRate, Size, Width
+from runner.models.layers.attention import SiluWeights, attend, attends_in_blocks
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
 from runner.models.layers.next_item import CausalModel
-from runner.models.layers.small_products import multiply_pairs
 from runner.models.layers.transformer import check_heads
 
 
@@ -62,10 +62,12 @@ class HSTUBlock(nn.Module):
         distance_LL = place_L[:, None] - place_L
         # distances repeat: on CPU the backward of indexing adds repeats in another order every time
         bias_LL = functional.embedding(distance_LL.clamp(min=0), self.distance_bias)[:, :, 0]
-        scores_BHLL = functional.silu(multiply_pairs(query, key.transpose(2, 3)) + bias_LL)
-        scores_BHLL = scores_BHLL / self.max_length
-        scores_BHLL = scores_BHLL.masked_fill(distance_LL < 0, 0.0)
-        mixed_BHLA = multiply_pairs(scores_BHLL.to(value.dtype), value)
+        if attends_in_blocks(self, query):
+            mixed_BHLA = attend(query, key, value, SiluWeights(self.max_length), bias_LL)
+        else:
+            scores_BHLL = functional.silu(query @ key.transpose(2, 3) + bias_LL) / self.max_length
+            scores_BHLL = scores_BHLL.masked_fill(distance_LL < 0, 0.0)
+            mixed_BHLA = scores_BHLL.to(value.dtype) @ value
         mixed_BLD = self.norm(mixed_BHLA.transpose(1, 2).flatten(2))
         output_BLD: Tensor = self.out(self.drop(mixed_BLD * gate_BLD))
         return x_BLD + output_BLD

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from runner.models.layers.small_products import (
     has_avx512_openblas,
+    multiply,
     multiply_by_numpy,
     numbers_at_a_time,
     takes_numpy,
@@ -125,7 +126,6 @@ def _products(
 def _gradient(grad_BP: Tensor, x_BND: Tensor, both_NN: Tensor) -> Tensor:
     """Return the gradient of the vectors, [B, N, D]."""
     grad_x, grads_CNN = torch.empty_like(x_BND), _buffer(x_BND, x_BND.shape[1])
-    multiply = multiply_by_numpy if takes_numpy(x_BND, x_BND) else _multiply_by_torch
     padded_CP = grad_BP.new_zeros(len(grads_CNN), grad_BP.shape[1] + 1)
     for rows in _chunks(x_BND, grads_CNN):
         count = len(x_BND[rows])
@@ -134,10 +134,6 @@ def _gradient(grad_BP: Tensor, x_BND: Tensor, both_NN: Tensor) -> Tensor:
         torch.index_select(padded_CP[:count], 1, both_NN, out=part_CNN.flatten(1))
         multiply(part_CNN, x_BND[rows], grad_x[rows])
     return grad_x
-
-
-def _multiply_by_torch(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
-    return torch.bmm(left, right, out=out)
 
 
 def _register() -> Any:

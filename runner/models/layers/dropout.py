@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -37,13 +39,21 @@ class Dropout(nn.Dropout):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():  # one fused kernel
             return functional.dropout(x, self.p)
-        dropped = round(self.p * _LEVELS)
-        if dropped == _LEVELS:
-            return x * 0.0
         scale = torch.empty(x.movedim(self.row_dim, 0).shape, dtype=x.dtype)
         rest = scale.view(-1)
-        for bits in draw_bits(scale.shape):
-            is_kept = torch.from_numpy(np.greater_equal(bits, dropped).view(np.uint8))
-            rest[: len(bits)].copy_(is_kept).mul_(_LEVELS / (_LEVELS - dropped))
-            rest = rest[len(bits) :]
+        for is_kept in draw_kept(self.p, scale.shape):
+            rest[: len(is_kept)].copy_(torch.from_numpy(is_kept)).mul_(kept_scale(self.p))
+            rest = rest[len(is_kept) :]
         return x * scale.movedim(0, self.row_dim)
+
+
+def draw_kept(p: float, shape: torch.Size) -> Iterator[np.ndarray]:
+    """Yield 1 for the elements of a shape that dropout keeps, else 0, as uint8, flat, in pieces."""
+    dropped = round(p * _LEVELS)
+    for bits in draw_bits(shape):
+        yield np.greater_equal(bits, dropped).view(np.uint8)
+
+
+def kept_scale(p: float) -> float:
+    """Return the factor of elements that dropout keeps, 1 / (1 - p) for the rounded p."""
+    return _LEVELS / max(_LEVELS - round(p * _LEVELS), 1)

@@ -16,7 +16,7 @@ from runner.models.layers.linear import has_faster_onednn
 # How many numbers are computed at a time. On CPU they stay in a core's cache, which makes a step of
 # CIN several times as fast as computing all of them. A GPU needs few large kernels.
 _NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
-LARGEST = 1 << 17  # multiplications of a pair
+LARGEST = (1 << 19) - 1  # multiplications of a pair; for more, OpenBLAS uses threads of its own
 LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
 AVX512_KERNELS = ("SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5")  # as OpenBLAS names
 
@@ -70,6 +70,13 @@ def has_avx512_openblas() -> bool:
         if library["internal_api"] == "openblas" and "numpy" in library["filepath"]
     ]
     return bool(kernels) and set(kernels) <= set(AVX512_KERNELS)
+
+
+def multiply(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the product of each pair in training, written into `out` if given; no gradient."""
+    if takes_numpy(left, right):
+        return multiply_by_numpy(left, right, out)
+    return torch.matmul(left, right, out=out)
 
 
 def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from runner.config_value import check_value
 from runner.models.argument_types import Size
+from runner.models.layers.attention import SoftmaxWeights, attend, attends_in_blocks
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear, linear
-from runner.models.layers.small_products import multiply_pairs
 
 
 def check_heads(width: int, num_heads: int) -> None:
@@ -67,16 +67,12 @@ class CausalBlock(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return drop(softmax(q k^T / sqrt(A), over the places up to the query's)) v."""
         p = self.drop.p if self.training else 0.0
-        if p == 0.0 or not query.is_cpu or torch.compiler.is_compiling():
+        if not attends_in_blocks(self, query):
             return functional.scaled_dot_product_attention(
                 query, key, value, dropout_p=p, is_causal=True
             )
-        # PyTorch's is not fused on a CPU either with dropout, and its draws are not per row
         query = query / math.sqrt(query.shape[3])
-        scores_BHLL = multiply_pairs(query, key.transpose(2, 3))
-        is_later_LL = torch.ones(scores_BHLL.shape[2:], dtype=torch.bool).triu(1)
-        scores_BHLL = scores_BHLL.masked_fill(is_later_LL, -math.inf)
-        return multiply_pairs(self.drop(scores_BHLL.softmax(3)), value)
+        return attend(query, key, value, SoftmaxWeights(p))
 
 
 class KeyValue(Linear):
@@ -129,9 +125,13 @@ class PostNormBlock(nn.Module):
             torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
             for part in self.project(x_BLD).chunk(3, dim=2)
         )
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=is_seen_BL[:, None, None, :]
-        )
+        if attends_in_blocks(self, query):
+            query = query / math.sqrt(query.shape[3])
+            mixed = attend(query, key, value, SoftmaxWeights(is_seen_BL=is_seen_BL))
+        else:
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=is_seen_BL[:, None, None, :]
+            )
         y_BLD = self.first_norm(x_BLD + self.drop(self.out(mixed.transpose(1, 2).flatten(2))))
         output_BLD = self.second(self.activation(self.first(y_BLD)))
         z_BLD: Tensor = self.second_norm(y_BLD + self.drop(output_BLD))
