@@ -20,7 +20,6 @@ def all_reduce_gradients(
 
     Args:
         parameters: the same ones in the same order on every rank.
-        ranks: the participating ranks.
         is_finite: this rank's flag, sent in the same exchange.
 
     Returns:

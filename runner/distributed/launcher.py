@@ -140,8 +140,6 @@ def run_on_ranks(
     to all. No process is left when this returns or, on Linux, when the calling process is killed.
 
     Args:
-        num_ranks: their number.
-        work: the function that each calls.
         stop_grace_s: after SIGTERM, ranks that wait for one that is stuck are ended this late; a
             second SIGINT ends them at once. None: no limit.
 

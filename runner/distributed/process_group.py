@@ -30,7 +30,6 @@ def join_process_group(device: torch.device, *, timeout_s: float) -> Ranks:
     """Collective. Join the process group described by the environment, if there is one.
 
     Args:
-        device: the device of this rank.
         timeout_s: time after which a rank that waits for others in an exchange fails.
 
     Returns:

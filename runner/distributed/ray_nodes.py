@@ -39,7 +39,6 @@ def call_on_nodes(
 
     Args:
         work: receives the request; with several nodes also its `NodeRole` as `node`.
-        request: for all of them.
         settings: the group `remote`: `nodes`, and the resources of each task.
         ranks_per_node: processes that torchrun starts on each of several nodes.
 

@@ -119,7 +119,6 @@ def set_rows(tensor: Tensor, rows_N: Tensor, values: Tensor) -> None:
     """Write some rows of a tensor in place; of a sharded one, those on this rank.
 
     Args:
-        tensor: on any device.
         rows_N: their numbers in the whole tensor, int64 on the CPU.
         values: the whole rows, [N, ...].
     """

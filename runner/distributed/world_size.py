@@ -63,12 +63,7 @@ def launched_rank() -> int:
 
 
 def local_world_size(config: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many ranks of a job share this machine with this process.
-
-    Args:
-        config: the composed configuration.
-        environment: of this process.
-    """
+    """Return how many ranks of a job share this machine with this process."""
     ranks: int = config["trainer"]["num_processes"]
     if launched_world_size(environment) is None:
         return ranks
@@ -91,7 +86,6 @@ def resolve_world_size(
     """Set the number of ranks, and the batch size of each, in a configuration in place.
 
     Args:
-        config: the composed configuration.
         record: the same configuration as written into the run directory.
         previous_config: of the run that is continued, empty if there is none.
         overridden_keys: keys that the command line sets.

@@ -59,7 +59,6 @@ def build_in_files(
         build: makes the tables, with memory from `torch.zeros`.
         folder: is made if it is not there.
         num_bytes: what the tables and their optimizer's states need.
-        device: where they are looked up; the CPU.
 
     Raises:
         ConfigError: if the disk has too little room.

@@ -100,10 +100,6 @@ class RowShardedTables(WrappedTables):
         """Build this rank's rows, with their weights not yet set.
 
         Args:
-            layout: the whole tables.
-            settings: their optimizer.
-            ranks: all ranks that share the tables.
-            device: of the rows of this rank.
             plans: the plan by table, for `placement`.
             row_ranges: by table, the rows of every rank, in order and without gaps.
             scratch: a folder for files with the rows; None: they are in memory.

@@ -49,11 +49,8 @@ def build_tables(
     """Build tables with their initial weights.
 
     Args:
-        specs: the tables.
         feature_order: the features in the order of the batches' keys and of the output.
-        settings: the optimizer of the tables.
         seed: determines the initial weights.
-        device: where the tables are.
         scratch: a folder for files with all tables; None: they are in memory.
 
     Raises:
@@ -153,8 +150,6 @@ def check_every_row(specs: Sequence[TableSpec], settings: SparseSettings, where:
     """Check that tables of which every row is updated at every update are small enough for that.
 
     Args:
-        specs: the tables.
-        settings: their optimizer.
         where: the dotted key of the settings, for the message.
 
     Raises:

@@ -47,8 +47,6 @@ def init_rows_(
 
     Args:
         weight_RD: [R, D] on any device, a shard of the table or all of it.
-        seed: the seed of the run.
-        table: the name of the table.
         num_rows: rows of the whole table.
         first_row: the first row of the shard.
         bound: None for num_rows^-1/2.
@@ -75,9 +73,6 @@ def draw_row_weights(num_rows: int, spec: TableSpec, *, seed: int, draw: int) ->
     """Return initial weights for rows that are reset, [rows, D], on the CPU.
 
     Args:
-        num_rows: how many rows.
-        spec: of their table.
-        seed: of the run.
         draw: number of the draw; each has different weights.
     """
     weight_RD = torch.empty(num_rows, spec.dim)

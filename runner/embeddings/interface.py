@@ -70,7 +70,6 @@ def make_layout(
     are not adjacent would be updated twice in one update.
 
     Args:
-        specs: the tables.
         feature_order: the features in the order of the batches.
         by_dim: whether tables of equal width are adjacent, too.
     """
@@ -217,9 +216,7 @@ class EmbeddingTables(nn.Module):
         """Look up and pool by sum in the engine's order of features.
 
         Args:
-            values_V: the ids.
             offsets: F x B + 1, feature-major.
-            weights_V: the weights of the ids, if they have any.
         """
         raise NotImplementedError
 
@@ -288,7 +285,6 @@ def column_orders(
         keys: names of the adjacent blocks of columns.
         widths: of these blocks.
         order_of_keys: the same names in another order.
-        device: of the orders.
     """
     ends = accumulate(widths)
     columns = {k: range(end - width, end) for k, end, width in zip(keys, ends, widths, strict=True)}

@@ -54,11 +54,8 @@ def build_any_width(
     Collective where `build` is. Tables whose widths need no padding are built as they are.
 
     Args:
-        specs: the tables.
         feature_order: the features in the order of the batches' keys and of the output.
-        settings: the optimizer of the tables.
         build: makes the tables of one rule.
-        device: where the tables are.
     """
     by_scale: dict[float, list[TableSpec]] = {}
     for spec in specs:
@@ -96,10 +93,7 @@ class PaddedTables(WrappedTables):
 
         Args:
             layout: with the true widths.
-            settings: the optimizer of the tables.
             engine: has the stored widths, and settings for gradients times `scale`.
-            scale: the factor of gradients.
-            device: where the tables are.
         """
         super().__init__(engine, layout, settings, device=device)
         self._scale = scale

@@ -49,13 +49,7 @@ def shard_tables(
     Collective.
 
     Args:
-        specs: the tables.
         feature_order: the features in the order of the batches' keys and of the output.
-        settings: the optimizer of the tables.
-        sharding: the `sharding` group.
-        ranks: all ranks.
-        seed: determines the initial weights.
-        device: the device of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
         used_bytes: bytes that other tables use on each rank; those of these tables are added.
         scratch: a folder for the files of tables whose plan is disk.

@@ -36,10 +36,8 @@ class RowExchange:
         """Note which features each rank serves.
 
         Args:
-            ranks: that share the tables.
             row_ranges: for each feature, the rows of its table that every rank has.
             widths: of the features, in the same order.
-            device: of this rank.
         """
         self._ranks = ranks
         self._low_WF, self._high_WF = torch.tensor(row_ranges, device=device).permute(2, 1, 0)
@@ -152,7 +150,6 @@ def row_ranges_on_groups(
 
     Args:
         sizes: rows by table.
-        world_size: number of ranks.
         group_size: ranks of a group, which follow each other: 1 leaves tables whole, and those of
             a node keep the exchange of partial sums within it.
 

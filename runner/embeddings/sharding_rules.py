@@ -108,12 +108,6 @@ def check_bandwidths(
 ) -> None:
     """Check that the given bandwidths have an effect.
 
-    Args:
-        sharding: the `sharding` group.
-        tables: the names of all tables.
-        rules: which rule updates each of them.
-        on_cpu: whether the ranks are on CPU.
-
     Raises:
         ConfigError: for a bandwidth that would be ignored.
     """

@@ -29,7 +29,6 @@ class RowRounding:
 
         Args:
             tables: in the order of their rows.
-            seed: of the run.
             dtype: torch.bfloat16 or torch.float16.
         """
         self._dtype = dtype
@@ -48,7 +47,6 @@ class RowRounding:
         Args:
             weight_UD: fp32.
             rows_U: their numbers among all stored rows.
-            step: the number of the update.
         """
         if self._dtype is torch.bfloat16:  # the upper half of an fp32 number
             bits_UD = weight_UD.view(torch.int32) + self._noise(rows_U, weight_UD.shape[1], step)

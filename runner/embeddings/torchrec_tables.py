@@ -64,11 +64,6 @@ class TorchRecTables(EmbeddingTables):
         """Plan the tables and build the shards of this rank, with their weights not yet set.
 
         Args:
-            layout: the whole tables.
-            settings: their optimizer.
-            sharding: the `sharding` group.
-            ranks: all ranks that share the tables.
-            device: the device of this rank.
             free_bytes: bytes of each device for these tables.
             batch_size: rows that a rank looks up at once, for the planner.
 

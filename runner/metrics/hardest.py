@@ -26,7 +26,6 @@ class HardestRows:
 
         Args:
             rows_B: the number of each row in its split.
-            prediction: of the batch.
             losses: name -> [B]. A row's loss is their sum; NaN counts as the largest.
         """
         total_B = sum(losses.values(), torch.zeros((), device=rows_B.device))

@@ -129,7 +129,6 @@ def check_names(key: str, names: Sequence[str]) -> None:
 
     Args:
         key: of the list, for messages.
-        names: from the configuration.
 
     Raises:
         ConfigError: naming the key, the value, the rule and the nearest valid name.

@@ -50,7 +50,6 @@ class Metrics(Protocol):
         """Set names returned by `loss_parts`, for results before the next update provides them.
 
         Args:
-            names: of the parts.
             room: the number of parts for which tensors to be copied into `state` have room.
         """
         return

@@ -88,8 +88,6 @@ def check_tasks(key: str, names: Sequence[str], tasks: Sequence[TaskLike]) -> No
 
     Args:
         key: of the list, for the message.
-        names: of metrics.
-        tasks: of the dataset.
 
     Raises:
         ConfigError: for an unknown task, or one of an unsupported kind.
@@ -128,8 +126,6 @@ def undefined_note(
 
     Args:
         names: of the metrics, without the task.
-        task: the task whose rows make them undefined.
-        tasks: of the dataset.
         why: the reason, to follow the word since.
     """
     keys = [result_key(name, task, tasks) for name in names]

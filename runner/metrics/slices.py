@@ -31,7 +31,6 @@ class SlicedMetrics(Metrics):
 
     Args:
         make: makes an empty set for one slice.
-        column: its name.
         name_values: returns names for values of the column; None: values are used unchanged.
     """
 

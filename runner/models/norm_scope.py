@@ -42,11 +42,7 @@ def norm_row_scope(config: Mapping[str, Any]) -> str | None:
 
 
 def check_hidden_settings(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message for each setting that is not an allowed choice.
-
-    Args:
-        config: a composed configuration.
-    """
+    """Yield a message for each setting that is not an allowed choice."""
     for name, value in hidden_settings(config).items():
         if problem := HIDDEN_KEYS[name].find_problem(f"model.net.{name}", value):
             yield problem

@@ -77,7 +77,6 @@ def require_log_links(schema: Schema, loss: str) -> list[str]:
     """Return the names of the tasks, all of which have a log link.
 
     Args:
-        schema: the schema with the tasks.
         loss: name of the loss, for messages.
 
     Raises:
@@ -97,7 +96,6 @@ def require_task_kind(schema: Schema, kind: str, loss: str, *, classes: bool = F
     """Return the names of the tasks.
 
     Args:
-        schema: the schema with the tasks.
         kind: the kind that all tasks must have.
         loss: name of the loss, for messages.
         classes: whether they may be the classes of a label.

@@ -25,7 +25,6 @@ def loss_row_scope(config: Mapping[str, Any], default: str | None = None) -> str
     """Return the row scope of a configuration's loss; None if it treats rows independently.
 
     Args:
-        config: a composed configuration.
         default: the row scope of a built-in loss without the setting, as in runs of older versions.
     """
     net, loss = (config.get("model", {}).get(name) or {} for name in ("net", "loss"))
@@ -41,7 +40,6 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
     """Yield a message for each setting that makes the loss compare other rows than intended.
 
     Args:
-        config: a composed configuration.
         from_run: whether the configuration comes from a run, which may lack the setting.
     """
     loss, trainer = config["model"]["loss"], config["trainer"]
@@ -71,11 +69,7 @@ def check_loss_row_scope(config: Mapping[str, Any], from_run: bool) -> Iterator[
 
 
 def check_item_memory(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message if the memory of a net's items cannot be used, or has no effect.
-
-    Args:
-        config: a composed configuration.
-    """
+    """Yield a message if the memory of a net's items cannot be used, or has no effect."""
     net, trainer = config["model"]["net"], config["trainer"]
     if net.get("memory_warmup") and not net.get("memory"):
         yield "model.net.memory_warmup: has no effect without model.net.memory=N"

@@ -41,7 +41,6 @@ def check_loss_correction(config: Mapping[str, Any], *, from_run: bool) -> Itera
     """Yield a message for a correction of log q if the negatives do not use log q.
 
     Args:
-        config: a composed configuration.
         from_run: whether the configuration comes from a run, which may have such settings.
     """
     net, loss = config["model"]["net"], config["model"].get("loss") or {}

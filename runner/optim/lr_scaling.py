@@ -64,7 +64,6 @@ def describe_lr_scaling(rule: str, batches: int | None, full_rates: Mapping[str,
 
     Args:
         rule: a name in `LR_SCALING_RULES`.
-        batches: batches of an update.
         full_rates: the full rates after scaling, by name.
     """
     scale = lr_scale_factor(rule, batches)

@@ -101,7 +101,6 @@ def check_group_settings(groups: Sequence[ParameterGroup], owner: Mapping[str, i
     """Check that a group with settings for tables, or for dense parameters, owns some of them.
 
     Args:
-        groups: the groups.
         owner: for every parameter and table, the number of the group that owns it.
 
     Raises:

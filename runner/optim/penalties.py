@@ -36,7 +36,6 @@ def resolve_penalties(
     """Find the parameters to which each penalty applies.
 
     Args:
-        penalties: the entries of `trainer.penalties`.
         parameters: the dense parameters by name.
         tables: the names of the model's tables, to which no penalty can apply.
 

@@ -17,7 +17,6 @@ def find_unknown_keys(
     """Yield a message for each unknown setting, with the nearest known one.
 
     Args:
-        settings: the given names.
         known: all names of `owner`.
         key: the dotted key of the settings.
         owner: what the settings belong to, for the message.

@@ -77,9 +77,7 @@ def check_failed_batch(job: Job, state: TrainState, error: Exception) -> None:
     The batch is read again, so that no batch needs to be kept.
 
     Args:
-        job: of the update.
         state: before the update.
-        error: of the update.
 
     Raises:
         DataError: with everything that is wrong with the batch, and the error.

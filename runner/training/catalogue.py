@@ -144,10 +144,6 @@ def without_overlaps(names: Sequence[str], schema: Schema) -> list[str]:
     """Leave out overlapping histories, so that each event counts once in popularity.
 
     In overlapping histories an event counts for each later one, which favours items of busy users.
-
-    Args:
-        names: of features and sequences.
-        schema: declares them.
     """
     return [n for n in names if n not in {s.name for s in schema.sequences if s.overlaps}]
 
@@ -179,8 +175,6 @@ def count_ids(batches: Iterable[Batch], schema: Schema, names: Sequence[str]) ->
     It takes 8 bytes for each item, and the time of a batch does not depend on their number.
 
     Args:
-        batches: of a split.
-        schema: has the number of items.
         names: features and sequences of one table, whose ids are counted together.
     """
     rows = {f.name: f.num_rows for f in schema.id_features}

@@ -49,7 +49,6 @@ def measure_importance(
             rows are taken, so that a choice of features has not seen the test rows.
         method: shark, permutation or both.
         num_rows: the first rows of the split; None: up to 40,960.
-        view: shows the progress.
         allowed: packages that a `_target_` may name besides ours.
 
     Returns:

@@ -18,9 +18,7 @@ def check_linear_weights(
     """Check that a checkpoint has linear weights per task, if the model has them.
 
     Args:
-        model: of the job.
         weights: of the model, by their names in checkpoints.
-        saved: the checkpoint.
 
     Raises:
         ConfigError: if its tasks share one set, as those of older runs do.

@@ -44,7 +44,6 @@ def steps(
     Time that the consumer spends (evaluation, saving) does not count as active.
 
     Args:
-        job: whose task and dataset make the updates.
         state: where the run stands; changed in place.
         stop: is told at each update whether any rank has received a signal, which needs no
             separate exchange.

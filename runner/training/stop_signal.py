@@ -72,7 +72,6 @@ class GracePeriod:
     After SIGINT there is no limit: a second one ends the wait.
 
     Args:
-        stop: the signal.
         seconds: since the signal; None: no limit.
     """
 

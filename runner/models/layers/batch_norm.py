@@ -73,7 +73,6 @@ class BatchNorm(UpdateState):
         Collective in training, with the scope `update`.
 
         Args:
-            x_BC: the input.
             weights_B: rows of weight 0 do not count; None: all count.
         """
         if self.training:

@@ -28,7 +28,6 @@ class DeepModel(EmbeddingModel):
     A model ends its constructor with `init_linear_layers(self, self.linear_init)`.
 
     Args:
-        schema: of the data.
         embedding_dim: width of every table, or widths by table.
         lookup: declares the tables; None for a `TableLookup` of the sparse features.
         embedding_init: of the tables, see `TableLookup`.
@@ -64,7 +63,6 @@ class LinearDeepModel(DeepModel):
     """A model with hidden layers and a first-order term with separate tables.
 
     Args:
-        schema: of the data.
         embedding_dim: width of every table, or widths by table, but the first-order ones.
         linear_weights: of several tasks: own, or one shared set; None is own. Runs
             without the setting are from a version in which they shared one.

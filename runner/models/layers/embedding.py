@@ -57,7 +57,6 @@ def make_table_specs(
     """Return one specification per table; features that name the same table share its rows.
 
     Args:
-        features: the features that read the tables.
         dim: width of the tables, or of each table by name.
         bound: bound of the uniform initial weights; None for the square root of 1 / rows.
         suffix: what to append to the names of tables and features.

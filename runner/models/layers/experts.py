@@ -64,7 +64,6 @@ class Experts(nn.Module):
         """Return [B, X, W].
 
         Args:
-            x_B: the input of all experts.
             weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
         first, *others = self.after

@@ -83,10 +83,6 @@ class HistoryModel(DeepModel):
         """Return the vector of a history, [B, D].
 
         Args:
-            layer: one of `interests`.
-            sequence: the history's.
-            inputs: of the layer.
-            embeddings: of the batch.
             aux: receives further inputs of the loss.
         """
         vectors_BD: Tensor = layer(*inputs)

@@ -204,7 +204,6 @@ class FirstOrder(nn.Module):
     faster under row-wise Adagrad, twice as fast in place of one of width 1.
 
     Args:
-        schema: of the data.
         num_sums: S, how many sums of weights of their own there are, see `count_first_order`.
     """
 

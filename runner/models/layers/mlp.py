@@ -131,7 +131,6 @@ class RowSequential(nn.Sequential):
         """Return the output of the last module.
 
         Args:
-            x_BC: the input.
             weights_B: rows of weight 0 do not enter statistics; None: all do.
         """
         modules = list(self)
@@ -163,8 +162,6 @@ def mlp(
     A hidden layer has no bias if a batch norm would subtract it again.
 
     Args:
-        num_inputs: width of the input.
-        widths: widths of the layers.
         hidden: the modules after the linear map of a hidden layer; None: a ReLU.
         input_dropout: dropout before the first layer.
         last: the kind of the last layer: a hidden one, a linear map with only an activation, or a

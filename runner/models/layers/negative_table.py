@@ -41,7 +41,6 @@ class NegativeTable(nn.Module):
         """Find the negatives of some keys.
 
         Args:
-            key_B: the keys.
             is_query_B: whether a key's negatives are requested.
 
         Returns:

@@ -159,7 +159,6 @@ class NegativeSampler(nn.Module):
         In training, the positive items are added to the memory when the update ends.
 
         Args:
-            query_PD: the queries.
             positives: vectors [P, D] and ids [P] of the positive items.
             sampled: vectors [C, D] and ids [C] of the candidates of `sample`, if any.
             known: positives of the queries' users, which are not candidates; None excludes only the

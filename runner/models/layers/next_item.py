@@ -114,7 +114,6 @@ class NextItemModel(RetrievalModel):
         Args:
             query_BD: the queries of the rows' items.
             embeddings: the result of `embed`.
-            batch: the batch.
             places: further places to learn from.
         """
         item_BD, item_B = embeddings.pooled_BE, embeddings.per_row["item"]

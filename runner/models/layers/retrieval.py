@@ -47,7 +47,6 @@ class RetrievalModel(Recommender):
         """Look up the batch and its candidates, and add the ids of the rows' items as `item`.
 
         Args:
-            batch: the batch.
             extra_C: ids of further candidates, which follow those of `negatives`.
         """
         ids_C = self.negatives.sample(batch.cursor)
@@ -68,7 +67,6 @@ class RetrievalModel(Recommender):
         Args:
             embeddings: `pooled_BE` has the features other than the item's, and `per_row` the
                 lengths of the sequences.
-            dense_BD: the dense features.
         """
 
     @abstractmethod
@@ -86,9 +84,7 @@ class RetrievalModel(Recommender):
         """Set whether known positives are excluded from negatives, and the column of users.
 
         Args:
-            schema: contains the column.
             user: name of a group column or a feature; None treats each row as another user's.
-            exclude_known: whether known positives are excluded.
 
         Raises:
             ValueError: if there is no such column, or if nothing reads it.

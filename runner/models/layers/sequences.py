@@ -29,7 +29,6 @@ class SequenceLookup(TableLookup):
     still updated once. Candidates are ids in additional rows behind the batch.
 
     Args:
-        schema: the schema whose look-ups these are.
         dim: D, width of every table.
         features: features whose embeddings are pooled.
         sequences: sequences to look up id by id. One longer than its `max_length` keeps the newest.
@@ -86,8 +85,6 @@ class SequenceLookup(TableLookup):
         """Look up a batch and candidates.
 
         Args:
-            batch: the batch.
-            candidates_C: ids of the candidates.
             padded: the result of `padded` for the batch, if already known.
 
         Returns:

@@ -70,7 +70,6 @@ def expand_per_task(
 
     Args:
         values: one number for all tasks, or numbers by task; None for 1.
-        names: the names of the tasks.
         key: the key of the setting, for messages.
 
     Raises:

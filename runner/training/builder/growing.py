@@ -108,10 +108,8 @@ class GrowingDataset(DatasetWrapper):
         """Return an iterator as `Dataset.batches` does.
 
         Args:
-            split: as there.
             grow: whether each batch is the next update of the training, so that its ids are
                 counted; taking it is then collective.
-            options: as there.
         """
         batches = self.dataset.batches(split, **options)
         if not grow:

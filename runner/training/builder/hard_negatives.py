@@ -33,8 +33,6 @@ def fill_negative_table(inputs: JobInputs, model: nn.Module, dataset: Dataset) -
     Args:
         inputs: of the job. The run records the digest of the table, so that a resume uses the
             same.
-        model: of the job.
-        dataset: of the job.
 
     Raises:
         ConfigError: for a file that cannot be used, and for one that was changed since the run

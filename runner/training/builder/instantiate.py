@@ -31,8 +31,6 @@ def instantiate(
     """Call the `_target_` of a node with its other keys, if it is a part of this kind.
 
     Args:
-        node: of a resolved configuration.
-        kind: of the part that the node describes.
         key: of the node, for messages.
         allowed: packages that a `_target_` may name.
         offered: passed if the target takes them and the node does not set them.

@@ -84,9 +84,7 @@ def build_job(
     Args:
         config: resolved and checked, plain dictionaries.
         run: the open run directory; None for loops that write nothing.
-        view: shows the progress of the job.
         allowed: packages that a `_target_` may name besides ours.
-        name: of the job.
 
     Raises:
         UserError: for mistakes in the configuration or the data.

@@ -85,8 +85,6 @@ def build_dense_optimizers(
 
     Args:
         settings: of `optimizer.dense`.
-        parameters: trained parameters of the dense half, by name.
-        parameter_groups: who owns which parameter.
         find_class: from a `_target_` to the optimizer's class.
 
     Returns:
@@ -147,7 +145,6 @@ def group_schedules(
 
     Args:
         schedules: of `optimizer.schedules`; a group's own schedule goes before them.
-        parameter_groups: who owns what.
 
     Returns:
         name of the rate -> (settings of the schedule, their key in the configuration).
@@ -176,8 +173,6 @@ def base_learning_rates(
 
     Args:
         context: after the task has added its optimizers.
-        table_lrs: learning rates of the tables, by name.
-        scaling: of `trainer.lr_scaling`, resolved.
     """
     lrs = {name: float(o.param_groups[0]["lr"]) for name, o in context.optimizers().items()}
     scale = lr_scale_factor(scaling.rule, scaling.batches)

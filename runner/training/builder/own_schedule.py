@@ -80,8 +80,6 @@ def build_any_schedule(
     first update, with an object that is discarded.
 
     Args:
-        node: its settings.
-        where: their dotted key.
         total_steps: updates of the run; None if it is endless.
         steps_per_epoch: updates of an epoch; None if that is not known.
         allowed: packages that a `_target_` may name besides ours.

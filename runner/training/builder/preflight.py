@@ -48,9 +48,6 @@ def preflight_warnings(
     """Yield warnings of too few rows or updates, and of intervals and patience never reached.
 
     Args:
-        cadence: when the run logs, evaluates and saves.
-        trainer: its settings.
-        length: of the run.
         is_next_item: whether the model predicts the next item of a history.
         skips_events: whether rows are windows of events, of which the model learns only one.
         is_warm: whether the run starts from the weights of another one, so that few updates do.

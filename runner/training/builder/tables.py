@@ -140,12 +140,9 @@ def build_table_groups(
     Collective where `build` is.
 
     Args:
-        specs: all tables of the model.
         feature_order: all features, in the order of their columns in a look-up.
         settings: the rule of tables that no part owns.
-        parameter_groups: the group of each table.
         build: makes the tables of one rule.
-        device: of the joined look-up.
 
     Returns:
         The tables and their learning rates.
@@ -227,12 +224,9 @@ def make_table_builder(
     Over ranks every call of it is collective, and counts the memory that earlier calls have taken.
 
     Args:
-        sharding: settings of `sharding`.
         ranks: None without a process group.
         parameter_groups: the group of each table.
         settings: the rule of tables that no part owns.
-        seed: of the initial weights.
-        device: of the tables of this rank.
         batch_size: rows that a rank looks up at once, for the planner.
 
     Returns:

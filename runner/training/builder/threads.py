@@ -41,7 +41,6 @@ def choose_threads(
 
     Args:
         context: gets threads for rows of an update, where these do not depend on each other.
-        config: of the whole job.
         products: multiplications of a row, from `count_products`.
         num_rows: of a rank, in one forward pass.
         dataset: reads ahead where operations leave a core to it, in a process if they are a GPU's.
@@ -78,8 +77,6 @@ def thread_rows(
     declares `rows_in_threads = True`: such models use threads within operations instead.
 
     Args:
-        context: has the model and the loss.
-        config: of the whole job.
         products: multiplications of a row, from `count_products`.
         num_rows: of a rank, in one forward pass.
     """
@@ -137,7 +134,6 @@ def limit_threads(model: nn.Module, products: int, num_rows: int) -> bool:
     model of a user's own keeps its threads, since what it computes is not known.
 
     Args:
-        model: all of it.
         products: multiplications of a row, from `count_products`.
         num_rows: of a rank, in one forward pass.
 

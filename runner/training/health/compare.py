@@ -36,11 +36,6 @@ def compare_with_yardstick(job: Job, state: TrainState, result: Result) -> None:
 
     It runs on rank 0, and other ranks wait only at the end of the run. If it fails, there is a
     warning, and the run keeps its result.
-
-    Args:
-        job: that trained.
-        state: at its end.
-        result: of the run.
     """
     if not job.trainer.yardstick or job.run is None or not job.context.ranks.is_main:
         return

@@ -25,8 +25,6 @@ def find_in_data(schema: Schema, train: Sample, others: Mapping[str, Sample]) ->
     """Return the findings, each a sentence.
 
     Args:
-        schema: of the data.
-        train: rows of the train split.
         others: split -> its rows.
     """
     extent = "" if train.num_rows >= train.split_rows else f" of {train.num_rows:,} rows drawn"
@@ -189,11 +187,6 @@ def auc_error(auc: float, num_positive: int, num_negative: int) -> float:
 
     Hanley and McNeil, The Meaning and Use of the Area under a Receiver Operating Characteristic
     (ROC) Curve (1982), equations 1 and 2.
-
-    Args:
-        auc: the area.
-        num_positive: rows of label 1.
-        num_negative: rows of label 0.
     """
     of_ones, of_zeros = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc)

@@ -38,10 +38,7 @@ def fit_again(
 
     Args:
         columns: of the matrix, with the same features as in the choice.
-        rows: to learn from.
         labels: the columns of each label: one, or one for each of its classes.
-        chosen: the penalties and scales.
-        is_binary: whether the labels are.
         logs: columns of labels with a log link.
 
     Returns:

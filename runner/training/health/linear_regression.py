@@ -30,8 +30,6 @@ def fit_linear_regression(
 
     Args:
         x_NC: sparse matrix.
-        y_N: labels.
-        weights_N: of the rows.
         l2: factor of the squares of all weights except the intercept in the sum of squared errors.
     """
     root_N = np.sqrt(weights_N)
@@ -47,7 +45,6 @@ def fit_tweedie_regression(x_NC: Any, y_N: Floats, weights_N: Floats, l2: float)
     Args:
         x_NC: sparse matrix.
         y_N: labels of at least 0, not all of them 0.
-        weights_N: of the rows.
         l2: half of this times the squares of all weights is added to the sum of half the deviances
             of labels divided by their mean, so that it means the same in every unit.
     """
@@ -101,8 +98,6 @@ def fit_numbers(
     """Fit each task with the penalty of `PENALTIES` that has the least error on other rows.
 
     Args:
-        columns: of the matrix.
-        train: rows to learn from.
         held_out: rows to choose the penalty on; without any, the last one is taken.
         tasks: columns of the labels.
         logs: labels with a log link.

@@ -130,7 +130,6 @@ def fit_logistic_regression(
     Args:
         x_NC: sparse matrix.
         y_N: labels, 0 or 1.
-        weights_N: of the rows.
         l2: the loss, summed over rows, has half of this times the squares of all weights.
         start: weights and intercept to start from; None: no weights, and the rate of the labels.
         least_gain: the optimizer stops when a step decreases the loss relatively by less.
@@ -156,7 +155,6 @@ def minimise(
 
     Args:
         objective: returns its value and gradient.
-        start: the point to start from.
         least_gain: it stops when a step decreases the value relatively by less.
     """
     options = {"maxiter": MAX_ITERATIONS, "ftol": least_gain}
@@ -215,8 +213,6 @@ def fit_tasks(
     """Fit each label with the penalty of `PENALTIES` that has the least loss on other rows.
 
     Args:
-        columns: of the matrix.
-        train: rows to learn from.
         held_out: rows to choose the penalty on; without any, the last one is taken.
         labels: the columns of each label: one that is binary, or one for each of its classes.
 

@@ -52,7 +52,6 @@ def measure_popularity(job: Job, splits: Sequence[str]) -> dict[str, Any]:
 
     Args:
         job: its dataset is read, and its model says which features are items.
-        splits: the splits to judge it on.
 
     Returns:
         `name`, `metrics` (`split/metric[/task]`), `train_rows`, `judged_rows`, `findings`.
@@ -142,8 +141,6 @@ def rank_by_count(
     Items with equal counts rank before it, as in `RetrievalModel.rank_in_catalogue`.
 
     Args:
-        counts_I: of all items.
-        item_B: the item of each row.
         rows_L: the rows of ids that are left out of their row's ranking; pairs may repeat.
         ids_L: these ids; a row whose item is left out has an infinite rank.
         num_special: how many of the first ids are not items.

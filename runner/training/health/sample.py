@@ -85,9 +85,6 @@ def read_sample(
     """Read at most about `limit` rows of a split; a larger one is sampled in a shuffled order.
 
     Args:
-        dataset: that has the split.
-        split: its name.
-        limit: number of rows.
         enough_rare: the least number of rows with the rarer value of each binary label; to reach
             it more rows are read, of which only those with such a value are kept.
         most_times: the most rows that are read, in multiples of `limit`.

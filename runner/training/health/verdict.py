@@ -47,11 +47,6 @@ def find_overfitting(
     """Yield a finding if the validation loss has risen since its best while the train loss fell.
 
     Or one if a linear start stayed the best, so that the result is that of a regression.
-
-    Args:
-        job: that trained.
-        state: at its end.
-        last_validation: metrics of the last evaluation.
     """
     best = state.best
     if best is None or best.step >= state.step:
@@ -126,11 +121,8 @@ def explain_below(
     yardstick that is a number for both.
 
     Args:
-        job: that trained.
-        state: at its end.
         metrics: of the result, `split/metric`.
         yardstick: as `measure_yardstick` returns it.
-        findings: about the data and the run.
     """
     for split in ("test", "validation"):
         reference = {k: v for k, v in yardstick["metrics"].items() if k.startswith(f"{split}/")}
@@ -159,7 +151,6 @@ def select_shown(measured: Mapping[str, float], metrics: Mapping[str, float]) ->
 
     Args:
         measured: of the regression, `split/metric[/task]`.
-        metrics: of the run.
     """
     for names in (_USUAL, MEASURED):
         shown = {key: value for key, value in measured.items() if key.split("/")[1] in names}

@@ -46,10 +46,6 @@ def measure_yardstick(job: Job, splits: Sequence[str]) -> dict[str, Any]:
     for every run of these data. Rank 0 only; it takes seconds, since it learns from at most
     `TRAIN_ROWS` rows.
 
-    Args:
-        job: its dataset is read.
-        splits: the splits to judge it on.
-
     Returns:
         `name`, `metrics` (`split/metric[/task]`), `penalty`, rows, `findings`; empty for data
         without a train split.

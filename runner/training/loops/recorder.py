@@ -257,8 +257,6 @@ class Recorder:
 
         Args:
             splits: split -> its final metrics, beside those of the training.
-            signal: the signal that interrupted the run.
-            error: why the run has failed.
             evaluated_step: the update whose weights the splits were evaluated with; None: the last.
         """
         state = self.state

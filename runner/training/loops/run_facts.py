@@ -25,7 +25,6 @@ def write_data_facts(job: Job, features: Sequence[Mapping[str, Any]] = ()) -> No
     """Write the rows, features and tasks of the dataset, and the best reachable metrics.
 
     Args:
-        job: its dataset is described.
         features: coverage and drift of each, once they are measured.
     """
     dataset = job.dataset

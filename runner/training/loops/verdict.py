@@ -46,8 +46,6 @@ def why_no_best(
     """Return why a training that has ended has no best checkpoint; None if it has one.
 
     Args:
-        job: that trained.
-        state: at its end.
         metrics: of the result, `split/metric[/task]`.
         undefined: see `undefined_results`.
     """
@@ -89,8 +87,6 @@ def failure_at_end(
     """Return why a training has failed although it reached its end.
 
     Args:
-        job: that trained.
-        state: at its end.
         evaluations: split -> the final metrics; without any evaluation, of the last window.
         notes: split -> the notes of its evaluation.
     """

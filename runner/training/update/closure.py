@@ -40,7 +40,6 @@ def step_with_closure(
 
     Args:
         optimizer: whose `step` takes a closure.
-        parameters: what it trains.
         evaluate: sets the gradients; returns the loss, and whether loss and gradients are finite.
         device: whose random state is kept.
 

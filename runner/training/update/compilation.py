@@ -122,7 +122,6 @@ def compile_dense(model: Recommender, device: torch.device, num_rows: int) -> No
 
     Args:
         model: gets another `dense`.
-        device: on which it is compiled.
         num_rows: that the dense half takes at once, at most.
 
     Raises:

@@ -87,8 +87,6 @@ def warn_of_unrepeatable_sums(
 
     Args:
         parts: model, loss and task by name; modules in them count, too.
-        device: on which the update runs.
-        warn: takes the warning.
     """
     kinds = sorted(name for name, part in parts.items() if _has_own_class(part))
     if not kinds or torch.are_deterministic_algorithms_enabled():

@@ -35,12 +35,10 @@ def clip_gradients(
     Collective. Does not synchronise.
 
     Args:
-        settings: the bounds.
         dense: gradients of the dense half, equal on all ranks.
         boundary: gradients at this rank's look-ups: the pooled ones first, then any others, each
             of which counts as one table.
         layout: the tables of the pooled columns.
-        ranks: the process group.
     """
     if not settings.tables:
         boundary = []
@@ -79,7 +77,6 @@ def gradient_norms(
         dense: gradients of the dense half by parameter, equal on all ranks.
         boundary: gradients at this rank's look-ups.
         layout: the tables of the pooled columns.
-        ranks: the process group.
         per_parameter: whether each parameter and each table that is pooled gets a norm too.
     """
     squares = boundary_squares(boundary, layout, ranks)

@@ -20,7 +20,6 @@ def add_gradients(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor
     """Add to the gradients of parameters, which may take over the memory of `gradients`.
 
     Args:
-        parameters: of the dense half.
         gradients: one for each of them; None adds nothing.
     """
     pointers = set()
@@ -61,10 +60,8 @@ def drop_empty_lookups(
     """Set gradients at look-ups without ids to 0, in place: no row gets them, nor may a norm.
 
     Args:
-        embeddings: the look-ups of the whole batch.
         outputs: those that have a gradient.
         gradients: one for each of them.
-        layout: the tables of the look-ups.
     """
     if embeddings.ids is None:
         return

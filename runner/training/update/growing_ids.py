@@ -35,7 +35,6 @@ class GrowingIds:
         tables: of the model, whose rows are reset when they are taken back.
         specs: of these tables.
         seed: of the run, for the weights of reset rows.
-        ranks: all ranks.
         log: takes the counts of each update.
     """
 
@@ -192,10 +191,8 @@ def reset_rows(
     it between two updates.
 
     Args:
-        tables: all tables of the model.
         specs: those whose rows are reset.
         rows: their numbers, the same in each of them.
-        seed: of the run.
         draw: number of this reset; each draws other weights.
     """
     state, rows_N = tables.state(), torch.from_numpy(rows)

@@ -23,8 +23,6 @@ def batches_on_device(
     Collective where ids are sent between ranks.
 
     Args:
-        context: has the pipeline and the device.
-        batches: as the dataset yields them.
         allow_prefetch: whether a batch may be prepared before the one before it is used.
     """
     if allow_prefetch and context.sparse_dist is not None:
@@ -76,7 +74,6 @@ def prefetch(
     An error of the source is raised in the place of its item, after all items before it.
 
     Args:
-        items: the source.
         begin: starts the work on an item; returns the function that finishes it.
         depth: how many items are begun while another one is in use.
 

@@ -14,7 +14,6 @@ def draw_seed(ranks: Ranks, weights_B: Tensor, *, is_shared: bool) -> tuple[int,
     Collective.
 
     Args:
-        ranks: of the run.
         weights_B: of the rows of the update, on this rank.
         is_shared: whether ranks share a seed. Without a dropout they need none, and on a GPU each
             rank has its own draws, those of PyTorch.

@@ -82,7 +82,6 @@ class RowThreads:
         """Return the size of the parts into which rows of the dense half are divided.
 
         Args:
-            num_rows: the number of rows at once.
             at_once: whether several threads compute.
         """
         return num_rows if self.are_coupled and not at_once else -(-num_rows // self.num_threads)
@@ -121,7 +120,6 @@ class RowThreads:
         An error in a part is raised after all threads have ended.
 
         Args:
-            work: computes a part.
             parts: the parts, of which each thread takes one at a time.
             exchange: of coupled parts, each of which waits for all others.
         """

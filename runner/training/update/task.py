@@ -131,9 +131,7 @@ class Supervised:
         Collective.
 
         Args:
-            ctx: keeps the gradients of the dense half.
             batch: of the whole update, on this rank.
-            embeddings: its look-ups.
             total_weight: of the rows of the update, over all ranks.
             capture: gets an entry for each micro-batch.
 
@@ -201,7 +199,6 @@ def compute_part(
     """Run the dense half forward and backward for some rows of an update.
 
     Args:
-        ctx: has the model and the loss.
         total_weight: of the rows of the update, over all ranks.
         penalties: their values are part of each row's losses.
         seed: of random draws for rows, such as those of a dropout.

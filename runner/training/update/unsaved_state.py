@@ -29,7 +29,6 @@ def warn_of_unsaved_state(
 
     Args:
         parts: model, loss and task by name; modules in them count, too.
-        warn: takes the warning.
     """
     before = _attributes(parts)
     yield
@@ -65,7 +64,6 @@ def warn_of_unregistered_parameters(
 
     Args:
         parts: model and loss by name; modules in them count, too.
-        warn: takes the warning.
     """
     known = {id(x) for part in parts.values() for x in (*part.modules(), *part.parameters())}
     names = [

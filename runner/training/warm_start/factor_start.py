@@ -43,7 +43,6 @@ def start_factors(job: Job, part: Regression, held_out: Sample, whole: Regressio
     as it does without factors, and does not memorise which ids occur together.
 
     Args:
-        job: whose model starts.
         part: the regression to whose residuals factors are fitted.
         held_out: other rows, on which factors are chosen; without a validation split, a fifth of
             all train rows that are read.
@@ -124,7 +123,6 @@ def _write(
     """Write the factors into the vectors of their ids, each pair into its own dimensions.
 
     Args:
-        all_factors: the factors.
         columns: the ids of each table.
         tensors: of the model, by name.
         scales: feature -> the factor of each dimension of its vectors in the network, [D].

@@ -51,8 +51,6 @@ def refit_by_feature(
     """Fit each task with a penalty for each feature.
 
     Args:
-        columns: of the matrix.
-        train: rows to learn from.
         held_out: other rows, to choose on.
         tasks: columns of the labels, all binary, or all numbers.
         fits: weights and intercept of each task with one penalty for all features.
@@ -96,8 +94,6 @@ def refit_lists(
     is strong enough for them suppresses the effects of other ids.
 
     Args:
-        columns: of the matrix.
-        train: rows to learn from.
         held_out: other rows, to choose on.
         tasks: columns of the labels, which are binary.
         fits: weights and intercept of each task with one penalty for all ids.

@@ -26,10 +26,6 @@ def describe_refitted(ours: FittedTransforms, theirs: FittedTransforms) -> Itera
     """Yield a line if numbers or buckets are fitted to other rows than in the source.
 
     The weights that are taken have learnt from numbers of the source's scale.
-
-    Args:
-        ours: the transforms of this run.
-        theirs: those of the source.
     """
     changed = []
     for name, (mean, deviation) in ours.moments.items():

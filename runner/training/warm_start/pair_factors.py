@@ -290,7 +290,6 @@ class _PairFit:
 
         Args:
             parts: the vectors to start from, times the roots of their rows, [C, K] and [M, K].
-            l2: the penalty.
         """
         shape, num_first = (-1, parts[0].shape[1]), parts[0].size
         point = np.concatenate([part.ravel() for part in parts])

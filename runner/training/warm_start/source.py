@@ -88,8 +88,6 @@ class WarmStartSource:
         Args:
             name: of our table's weight, as in a checkpoint.
             other: of the weight in the source.
-            num_ours: rows of our table.
-            num_theirs: rows of the table of the source.
 
         Raises:
             ConfigError: if only one of the two tables has known values of rows, or an id has

@@ -65,7 +65,6 @@ def map_weight_names(
     """Return the name in the source for each of our weights; None: it is not taken.
 
     Args:
-        names: of our weights.
         init_names: `checkpoint.init_names`: a name or a prefix of names -> its replacement. The
             longest matching prefix counts; other names stay.
 
