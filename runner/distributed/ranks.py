@@ -126,12 +126,13 @@ class Ranks:
         if not self.is_distributed:
             return self
         # By default torch gives a new group a timeout of half an hour, not that of the first group.
-        timeout = _default_group()._get_backend(torch.device("cpu")).options._timeout
+        timeout = default_group()._get_backend(torch.device("cpu")).options._timeout
         group = dist.new_group(backend="gloo", timeout=timeout)
         return Ranks(self.rank, self.world_size, self.local_rank, self.local_world_size, group)
 
 
-def _default_group() -> dist.ProcessGroup:
+def default_group() -> dist.ProcessGroup:
+    """Return the group of all ranks."""
     group = dist.group.WORLD
     assert group is not None, "ranks that are distributed have joined a group"
     return group

@@ -5,7 +5,7 @@ E width of all pooled embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,9 @@ from runner.embeddings.interface import (
     EmbeddingTables,
     Layout,
     Placement,
+    TableSpec,
     column_orders,
+    make_layout,
     permute_columns,
 )
 from runner.optim.settings import SparseSettings
@@ -80,3 +82,24 @@ class CompositeTables(EmbeddingTables):
     def _pool(self, kjt: KeyedJaggedTensor) -> Tensor:
         pooled = [member(ids) for member, ids in zip(self._members, self._member_inputs(kjt))]
         return permute_columns(torch.cat(pooled, dim=1), self._to_output_E, self._to_members_E)
+
+
+def read_features(specs: Iterable[TableSpec], feature_order: Iterable[str]) -> list[str]:
+    """Return the features that read some tables, in their order among all features."""
+    own = {name for spec in specs for name in spec.features}
+    return [name for name in feature_order if name in own]
+
+
+def join_tables(
+    members: Sequence[EmbeddingTables],
+    specs: Sequence[TableSpec],
+    feature_order: Sequence[str],
+    settings: SparseSettings,
+    *,
+    device: torch.device,
+) -> EmbeddingTables:
+    """Return the tables of several engines as one; those of a single one as they are."""
+    if len(members) == 1:
+        return members[0]
+    layout = make_layout(specs, feature_order, by_dim=False)
+    return CompositeTables(layout, settings, members, device=device)

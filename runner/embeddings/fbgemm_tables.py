@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
@@ -97,20 +98,28 @@ def _kernel(
     return SplitTableBatchedEmbeddingBagsCodegen(
         embedding_specs=[(t.num_rows, t.dim, location, compute) for t in layout.tables],
         feature_table_map=list(layout.table_of),
-        optimizer=FBGEMM_OPTIMIZERS[settings.kind],
-        learning_rate=settings.lr,
-        eps=settings.eps,
-        beta1=settings.betas[0],
-        beta2=settings.betas[1],
-        weight_decay=settings.weight_decay,
         weight_decay_mode=WeightDecayMode.NONE,  # only row-wise Adagrad reads it
-        momentum=settings.momentum,
-        eta=settings.eta,
         weights_precision=SparseType(settings.dtype),
         output_dtype=SparseType.FP32,
-        stochastic_rounding=False,  # `CpuTables` rounds 16-bit rows, by the number of the update
         pooling_mode=PoolingMode.SUM,
-        # on CPU the look-up refuses an id outside its table; on CUDA it would read out of bounds
-        bounds_check_mode=BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
         device=device,
+        **kernel_options(settings, device),
     )
+
+
+def kernel_options(settings: SparseSettings, device: torch.device) -> dict[str, Any]:
+    """Return the options of a kernel that TorchRec passes on to it, too."""
+    on_cpu = device.type == "cpu"
+    return {
+        "optimizer": FBGEMM_OPTIMIZERS[settings.kind],
+        "learning_rate": settings.lr,
+        "eps": settings.eps,
+        "beta1": settings.betas[0],
+        "beta2": settings.betas[1],
+        "weight_decay": settings.weight_decay,
+        "momentum": settings.momentum,
+        "eta": settings.eta,
+        "stochastic_rounding": False,  # `CpuTables` rounds 16-bit rows, by the update's number
+        # on CPU the look-up refuses an id outside its table; on CUDA it would read out of bounds
+        "bounds_check_mode": BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
+    }

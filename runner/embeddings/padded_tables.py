@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.distributed.shards import LocalShard, LocalShards
-from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.composite_tables import join_tables, read_features
 from runner.embeddings.interface import (
     EmbeddingTables,
     Layout,
@@ -62,8 +62,7 @@ def build_any_width(
         by_scale.setdefault(_gradient_scale(spec, settings.kind), []).append(spec)
     members: list[EmbeddingTables] = []
     for scale, group in by_scale.items():
-        features = {name for spec in group for name in spec.features}
-        order = [name for name in feature_order if name in features]
+        order = read_features(group, feature_order)
         stored = [_stored_spec(spec) for spec in group]
         if stored == group:
             members.append(build(group, order, settings))
@@ -71,10 +70,7 @@ def build_any_width(
         engine = build(stored, order, _scaled_settings(settings, scale))
         layout = make_layout(group, order, by_dim=False)
         members.append(PaddedTables(layout, settings, engine, scale, device=device))
-    if len(members) == 1:
-        return members[0]
-    layout = make_layout(specs, feature_order, by_dim=False)
-    return CompositeTables(layout, settings, members, device=device)
+    return join_tables(members, specs, feature_order, settings, device=device)
 
 
 class PaddedTables(WrappedTables):

@@ -10,7 +10,7 @@ import torch
 
 from runner.distributed.ranks import Ranks
 from runner.distributed.shards import LocalShard, LocalShards
-from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.composite_tables import join_tables, read_features
 from runner.embeddings.decayed_tables import decay_whole_tables
 from runner.embeddings.exchanged_tables import ReplicatedTables, RowShardedTables
 from runner.embeddings.factory import check_table_specs, with_rounding_seed
@@ -114,8 +114,7 @@ def _shard_stored_tables(
     members: list[EmbeddingTables] = []
 
     def layout_of(own: Sequence[TableSpec]) -> Layout:
-        names = {name for spec in own for name in spec.features}
-        return make_layout(own, [name for name in feature_order if name in names], by_dim=False)
+        return make_layout(own, read_features(own, feature_order), by_dim=False)
 
     exchange = partial(RowShardedTables, settings=settings, ranks=ranks, device=device)
     if sharded and uses_exchange:
@@ -144,9 +143,7 @@ def _shard_stored_tables(
         members.append(in_files)
     if replicated:
         members.append(ReplicatedTables(layout_of(replicated), settings, ranks, device=device))
-    if len(members) == 1:
-        return members[0]
-    return CompositeTables(layout_of(specs), settings, members, device=device)
+    return join_tables(members, specs, feature_order, settings, device=device)
 
 
 def describe_placement(placement: Sequence[Placement], world_size: int) -> str:

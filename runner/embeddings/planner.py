@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import torch
-import torch.distributed as dist
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardingType
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
@@ -14,7 +13,7 @@ from torchrec.distributed.planner.types import ParameterConstraints, PlannerErro
 from torchrec.distributed.types import ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from runner.distributed.ranks import Ranks
+from runner.distributed.ranks import Ranks, default_group
 from runner.embeddings.interface import Layout, Placement, TableSpec
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.errors import ConfigError
@@ -59,7 +58,7 @@ def make_sharding_plan(
         debug=False,
     )
     try:
-        return planner.collective_plan(collection, [sharder], world_group())
+        return planner.collective_plan(collection, [sharder], default_group())
     except PlannerError as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
@@ -117,10 +116,3 @@ def placements_of_plan(plan: ShardingPlan) -> list[Placement]:
                     Placement(table, parameter.sharding_type, rank, row, rows, column, columns)
                 )
     return placements
-
-
-def world_group() -> dist.ProcessGroup:
-    """Return the group of all ranks."""
-    group = dist.group.WORLD
-    assert group is not None, "sharded tables need a process group"
-    return group

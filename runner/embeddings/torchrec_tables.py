@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
 from torch import Tensor, nn
 from torch.nn import functional
 from torchrec.distributed.comm_ops import set_gradient_division
@@ -20,9 +19,9 @@ from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from runner.distributed.ranks import Ranks
+from runner.distributed.ranks import Ranks, default_group
 from runner.distributed.shards import LocalShard, LocalShards
-from runner.embeddings.fbgemm_tables import FBGEMM_OPTIMIZERS, set_kernel_step
+from runner.embeddings.fbgemm_tables import kernel_options, set_kernel_step
 from runner.embeddings.interface import (
     EmbeddingTables,
     Layout,
@@ -36,7 +35,6 @@ from runner.embeddings.planner import (
     make_sharding_plan,
     make_topology,
     placements_of_plan,
-    world_group,
 )
 from runner.embeddings.row_updates import STATE_NAMES, state_shape
 from runner.embeddings.sharding_settings import ShardingSettings
@@ -75,7 +73,7 @@ class TorchRecTables(EmbeddingTables):
         # the loss of a rank is divided by the weight of all ranks, so gradients sum to their mean
         set_gradient_division(False)
         collection = _collection(layout)
-        sharder = FusedSharder(fused_params=_fused_params(settings, device))
+        sharder = FusedSharder(fused_params=kernel_options(settings, device))
         topology = make_topology(sharding, ranks, device, free_bytes)
         plan = make_sharding_plan(collection, sharder, layout, sharding, topology, batch_size)
         # the kernels draw initial weights that we overwrite; no generator's state may change
@@ -83,7 +81,7 @@ class TorchRecTables(EmbeddingTables):
         with torch.random.fork_rng(devices=devices):
             parallel = DistributedModelParallel(
                 collection,
-                env=ShardingEnv.from_process_group(world_group()),
+                env=ShardingEnv.from_process_group(default_group()),
                 device=device,
                 plan=plan,
                 sharders=[sharder],
@@ -171,22 +169,6 @@ def _collection(layout: Layout) -> EmbeddingBagCollection:
         is_weighted=any(spec.weighted for spec in layout.tables),
         device=torch.device("meta"),
     )
-
-
-def _fused_params(settings: SparseSettings, device: torch.device) -> dict[str, Any]:
-    on_cpu = device.type == "cpu"
-    return {
-        "optimizer": FBGEMM_OPTIMIZERS[settings.kind],
-        "learning_rate": settings.lr,
-        "eps": settings.eps,
-        "beta1": settings.betas[0],
-        "beta2": settings.betas[1],
-        "weight_decay": settings.weight_decay,
-        "momentum": settings.momentum,
-        "eta": settings.eta,
-        "stochastic_rounding": False,
-        "bounds_check_mode": BoundsCheckMode.NONE if on_cpu else BoundsCheckMode.FATAL,
-    }
 
 
 def _padded(kjt: KeyedJaggedTensor, size: int) -> KeyedJaggedTensor:

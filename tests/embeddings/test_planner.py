@@ -10,7 +10,7 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner
 
 from runner.batch import SparseFeature
 from runner.distributed.ranks import Ranks
-from runner.embeddings import planner, torchrec_tables
+from runner.embeddings import fbgemm_tables, planner, torchrec_tables
 from runner.embeddings.interface import Placement, TableSpec, make_layout
 from runner.embeddings.memory_budget import table_memory_budget
 from runner.embeddings.sharding_settings import ShardingSettings
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Plan without the broadcast of rank 0's plan; every rank makes the same plan."""
-    monkeypatch.setattr(planner, "world_group", lambda: None)
+    monkeypatch.setattr(planner, "default_group", lambda: None)
     monkeypatch.setattr(
         EmbeddingShardingPlanner,
         "collective_plan",
@@ -36,7 +36,7 @@ def placed(specs: list[TableSpec], **settings) -> list[Placement]:
     """Return the shards of tables on two ranks, in the order of the tables."""
     names = [name for spec in specs for name in spec.features]
     layout = make_layout(specs, names, by_dim=True)
-    params = torchrec_tables._fused_params(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
+    params = fbgemm_tables.kernel_options(SparseSettings(kind="rowwise_adagrad", lr=0.01), CPU)
     sharding = ShardingSettings(**settings)
     ranks = Ranks(world_size=2, local_world_size=2)
     found = planner.make_sharding_plan(

@@ -13,10 +13,10 @@ from torch import nn
 from runner.config.settings import TrainerSettings, make_settings
 from runner.distributed.global_batch import rank_batch_size
 from runner.distributed.ranks import Ranks, current_ranks
-from runner.embeddings.composite_tables import CompositeTables
+from runner.embeddings.composite_tables import join_tables, read_features
 from runner.embeddings.factory import build_tables, check_every_row, check_table_specs
 from runner.embeddings.frozen_tables import FROZEN_SETTINGS, FrozenTables
-from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec, make_layout
+from runner.embeddings.interface import EmbeddingTables, Placement, TableSpec
 from runner.embeddings.padded_tables import BuildTables
 from runner.embeddings.placement import describe_placement, shard_tables
 from runner.embeddings.sharding_rules import TableRules, check_bandwidths, check_plans
@@ -161,8 +161,7 @@ def build_table_groups(
         if not names:
             continue
         group_specs = [spec for spec in specs if spec.name in names]
-        group_features = {feature for spec in group_specs for feature in spec.features}
-        order = [feature for feature in feature_order if feature in group_features]
+        order = read_features(group_specs, feature_order)
         if group is not None and group.frozen:
             frozen = build(group_specs, order, FROZEN_SETTINGS)
             built.append(FrozenTables(frozen, device=device))
@@ -178,10 +177,8 @@ def build_table_groups(
                 raise ConfigError(
                     f"optimizer.sparse.{key}: has no effect: optimizer.parts freezes all tables"
                 )
-    if len(built) == 1:
-        return BuiltTables(built[0], trained, base_lrs)
-    layout = make_layout(specs, feature_order, by_dim=False)
-    return BuiltTables(CompositeTables(layout, settings, built, device=device), trained, base_lrs)
+    tables = join_tables(built, specs, feature_order, settings, device=device)
+    return BuiltTables(tables, trained, base_lrs)
 
 
 def check_start(trained: Mapping[str, EmbeddingTables]) -> None:
@@ -283,17 +280,13 @@ def _builder_in_one_process(
         members = []
         for scratch in (None, cache_root() / SCRATCH_FOLDER):
             engine_specs = [s for s in specs if (s.name in on_disk) == (scratch is not None)]
-            features = {feature for spec in engine_specs for feature in spec.features}
             if engine_specs:
-                own_order = [feature for feature in order if feature in features]
+                own_order = read_features(engine_specs, order)
                 members.append(
                     build_tables(
                         engine_specs, own_order, settings, seed=seed, device=device, scratch=scratch
                     )
                 )
-        if len(members) == 1:
-            return members[0]
-        layout = make_layout(specs, order, by_dim=False)
-        return CompositeTables(layout, settings, members, device=device)
+        return join_tables(members, specs, order, settings, device=device)
 
     return build
