@@ -64,7 +64,7 @@ def init_rows_(
         stop = min(start + BLOCK_ROWS, num_rows)
         # whole blocks are drawn, so that rows do not depend on where a shard begins
         rows_BD = torch.empty(stop - start, weight_RD.shape[1])
-        rows_BD.uniform_(-bound, bound, generator=_generator(seed, table, block))
+        rows_BD.uniform_(-bound, bound, generator=hashed_generator(seed, table, block))
         low, high = max(start, first_row), min(stop, last_row)
         weight_RD[low - first_row : high - first_row].copy_(rows_BD[low - start : high - start])
 
@@ -77,11 +77,12 @@ def draw_row_weights(num_rows: int, spec: TableSpec, *, seed: int, draw: int) ->
     """
     weight_RD = torch.empty(num_rows, spec.dim)
     bound = math.sqrt(1.0 / spec.num_rows) if spec.init_bound is None else spec.init_bound
-    return weight_RD.uniform_(-bound, bound, generator=_generator(seed, spec.name, f"new {draw}"))
+    generator = hashed_generator(seed, spec.name, f"new {draw}")
+    return weight_RD.uniform_(-bound, bound, generator=generator)
 
 
-def _generator(seed: int, table: str, block: int | str) -> torch.Generator:
-    digest = hashlib.sha256(f"{seed}/{table}/{block}".encode()).digest()
-    generator = torch.Generator()
-    generator.manual_seed(int.from_bytes(digest[:8], "little") >> 1)  # a seed has 63 bits
-    return generator
+def hashed_generator(*parts: int | str) -> torch.Generator:
+    """Return a generator whose draws are a function of these values."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    seed = int.from_bytes(digest[:8], "little") >> 1  # it has 63 bits
+    return torch.Generator().manual_seed(seed)

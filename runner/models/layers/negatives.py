@@ -5,13 +5,12 @@ P queries, C candidates, L hard negatives of a row, I items, D width.
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from runner.batch import DataPosition
+from runner.embeddings.initialization import hashed_generator
 from runner.errors import ConfigError
 from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.known_positives import KnownPositives
@@ -117,8 +116,7 @@ class NegativeSampler(nn.Module):
         if not self.uniform + self.popularity:
             return None
         position = f"{cursor.epoch}/{cursor.offset}" if self.training else "evaluation"
-        digest = hashlib.sha256(f"{self.seed}/{position}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        generator = hashed_generator(self.seed, position)
         uniform_C = torch.randint(self.num_items, (self.uniform,), generator=generator)
         quantile_C = torch.rand(self.popularity, generator=generator, dtype=torch.float64)
         cumulative_I = self._cumulative_counts()
