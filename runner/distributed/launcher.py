@@ -291,10 +291,8 @@ def _reap(rank: _Rank) -> ProcessResult | None:
 
 def _kill(ranks: list[_Rank]) -> None:
     for rank in ranks:
-        if rank.result is None:
-            rank.was_killed = True
-            with suppress(ProcessLookupError):
-                os.kill(rank.pid, signal.SIGKILL)
+        rank.was_killed = rank.result is None
+    _send_signal(ranks, signal.SIGKILL)
     for rank in ranks:
         while rank.result is None:
             rank.result = _reap(rank)
