@@ -5,7 +5,6 @@ B batch, N fields, D embedding width, L logarithmic neurons, R = B x D rows.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,17 +17,11 @@ from runner.models.argument_types import Count, DropoutRate, InnerNorm, Width, W
 from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.fields import FieldEmbeddings
+from runner.models.layers.linear import in_full_precision
 from runner.models.layers.mlp import init_linear_layers, make_inner_norm, mlp
 
 # Minimum of an element before its logarithm. The paper has 1e-7; 1e-5 is the value in BARS.
 _LEAST = 1e-5
-
-
-def _in_full_precision(device_type: str) -> AbstractContextManager[object]:
-    """Turn autocast off; do nothing if it is off, as in an export, whose graph would contain it."""
-    if torch.is_autocast_enabled(device_type):
-        return torch.autocast(device_type, enabled=False)
-    return nullcontext()
 
 
 class LogarithmicNeurons(nn.Module):
@@ -64,7 +57,7 @@ class LogarithmicNeurons(nn.Module):
         """Return [B, D x L]; rows of weight 0 do not count in statistics."""
         dim = x_BND.shape[2]
         weights_R = weights_B.repeat_interleave(dim)
-        with _in_full_precision(x_BND.device.type):
+        with in_full_precision(x_BND.device.type):
             log_RN = x_BND.transpose(1, 2).flatten(0, 1).abs().clamp(min=_LEAST).log()
             product_RL = self.powers(self.drop(self.before(log_RN, weights_R))).exp()
             normed_RL: Tensor = self.after(product_RL, weights_R)

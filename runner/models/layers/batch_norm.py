@@ -308,7 +308,7 @@ class _Normalise(torch.autograd.Function):
         output_BC = normed_BC
         if weight is not None and bias is not None:
             output_BC = torch.addcmul(bias.to(dtype), normed_BC, weight.to(dtype))
-        ctx.ranks, ctx.has_affine = ranks, weight is not None
+        ctx.ranks = ranks
         ctx.save_for_backward(normed_BC, scale, count, weight, counts_B1)
         ctx.mark_non_differentiable(count, mean, m2)
         return output_BC.to(x_BC.dtype), count, mean, m2
@@ -329,13 +329,7 @@ class _Normalise(torch.autograd.Function):
         if weight is not None:
             scale = scale * weight.to(scale.dtype)
         grad_x_BC = ((wide_BC - common_BC) * scale).to(grad_BC.dtype)
-        if not ctx.has_affine:
-            return grad_x_BC, None, None, None, None, None
-        return (
-            grad_x_BC,
-            grad_weight.to(weight.dtype),
-            grad_bias.to(weight.dtype),
-            None,
-            None,
-            None,
-        )
+        if weight is None:
+            return grad_x_BC, *[None] * 5
+        grads = (grad_weight.to(weight.dtype), grad_bias.to(weight.dtype))
+        return grad_x_BC, *grads, *[None] * 3

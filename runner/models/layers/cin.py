@@ -7,7 +7,6 @@ columns, of which C are computed at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch.nn import functional
 
 from runner.config_value import check_value
 from runner.models.argument_types import SomeSizes
+from runner.models.layers.linear import in_full_precision
 from runner.models.layers.small_products import numbers_at_a_time
 
 
@@ -78,12 +78,7 @@ def multiply_last(x_IR: Tensor, x0_NR: Tensor, weight_HP: Tensor) -> Tensor:
         pairs_CP = (x_RI[part, :, None] * x0_RN[part, None, :]).flatten(1)
         return functional.linear(pairs_CP, weight_HP)  # of rows: any number gives the same bits
 
-    device = x_IR.device.type
-    with (
-        torch.autocast(device, enabled=False)
-        if torch.is_autocast_enabled(device)
-        else nullcontext()
-    ):
+    with in_full_precision(x_IR.device.type):
         if torch.compiler.is_compiling():
             return product(slice(None)).t()
         step = _columns_at_a_time(x_IR, weight_HP.shape[1])

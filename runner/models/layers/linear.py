@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -16,6 +17,13 @@ from runner.models.layers.embedding import count_equal_columns
 LEAST_PRODUCT = 1 << 25  # multiplications; for smaller products the call costs more than it saves
 LEAST_PADDED = 128  # numbers of a row; shorter ones are not padded
 ALIGNED, PADDED = 8, 16  # rows that are no multiple of the first are padded to one of the second
+
+
+def in_full_precision(device_type: str) -> AbstractContextManager[object]:
+    """Turn autocast off; do nothing if it is off, as in an export, whose graph would contain it."""
+    if torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 class Linear(nn.Linear):

@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_key import Key
 from runner.config_value import check_arguments
 from runner.models.losses.pointwise import BCE
-from runner.models.losses.protocol import split_by_task
+from runner.models.losses.protocol import binary_losses, split_by_task
 from runner.models.requirements import require_task_kind
 
 
@@ -74,11 +73,7 @@ class SelfDistillation(nn.Module):
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
         logits_BT, blocks_KBT = prediction.logits_BT, prediction.aux["blocks_KBT"]
-        losses_BT = functional.binary_cross_entropy_with_logits(
-            logits_BT, prediction.labels_BT, reduction="none"
-        )
+        losses_BT = binary_losses(logits_BT, prediction.labels_BT)
         own_BT = logits_BT.detach().sigmoid()
-        distilled_KBT = functional.binary_cross_entropy_with_logits(
-            blocks_KBT, own_BT.expand_as(blocks_KBT), reduction="none"
-        )
+        distilled_KBT = binary_losses(blocks_KBT, own_BT.expand_as(blocks_KBT))
         return split_by_task(self.names, losses_BT + self.weight * distilled_KBT.sum(0))

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from runner.batch import Prediction, Schema
 from runner.config_value import check_arguments
 from runner.errors import nearest_hint
 from runner.models.argument_types import RowScope, Share
+from runner.models.losses.protocol import binary_losses
 from runner.models.requirements import require_task_kind
 from runner.models.row_scope import UPDATE_SCOPE
 
@@ -60,9 +60,7 @@ class JRC(nn.Module):
         self.group = None if group is None else schema.groups.index(group)
 
     def forward(self, prediction: Prediction) -> dict[str, Tensor]:
-        calibration_BT = functional.binary_cross_entropy_with_logits(
-            prediction.logits_BT, prediction.labels_BT, reduction="none"
-        )
+        calibration_BT = binary_losses(prediction.logits_BT, prediction.labels_BT)
         groups_B = None if self.group is None else prediction.groups_BG[:, self.group]
         ranking_BT = ranking_loss(
             prediction.logits_BT, prediction.labels_BT, prediction.weights_B, groups_B

@@ -9,11 +9,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from runner.batch import Prediction, Schema, TaskSpec, columns_by_label
 from runner.models.argument_types import ByTask
-from runner.models.losses.protocol import expand_per_task, softmax_losses, tweedie_losses
+from runner.models.losses.protocol import (
+    binary_losses,
+    expand_per_task,
+    softmax_losses,
+    tweedie_losses,
+)
 
 
 class ByKind(nn.Module):
@@ -97,7 +101,7 @@ def losses_by_kind(tasks: Sequence[TaskSpec], prediction: Prediction) -> dict[st
             x_BK, y_BK = (torch.stack(of[columns], dim=1) for of in (logits, labels))
             losses[name] = softmax_losses(x_BK, y_BK).sum(1)
         elif task.kind == "binary":
-            losses[name] = functional.binary_cross_entropy_with_logits(x_B, y_B, reduction="none")
+            losses[name] = binary_losses(x_B, y_B)
         elif task.link:
             losses[name] = tweedie_losses(x_B, y_B)
         else:

@@ -17,6 +17,7 @@ from runner.config_value import check_arguments
 from runner.models.argument_types import ByTask, FromZero, ShareBelow1, ShareOrNone
 from runner.models.losses.protocol import (
     TWEEDIE_POWER,
+    binary_losses,
     expand_per_task,
     softmax_losses,
     split_by_task,
@@ -59,9 +60,7 @@ class BCE(nn.Module):
         labels_BT = prediction.labels_BT
         if self.label_smoothing:
             labels_BT = labels_BT * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses_BT = functional.binary_cross_entropy_with_logits(
-            prediction.logits_BT, labels_BT, pos_weight=self.pos_weight, reduction="none"
-        )
+        losses_BT = binary_losses(prediction.logits_BT, labels_BT, pos_weight=self.pos_weight)
         if not self.classes:
             return split_by_task(tuple(self.columns), losses_BT)
         losses = {name: losses_BT[:, columns.start] for name, columns in self.columns.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -19,6 +20,8 @@ from runner.batch import Prediction
 from runner.errors import nearest_hint
 
 TWEEDIE_POWER = 1.5  # between counts and amounts
+
+binary_losses = partial(functional.binary_cross_entropy_with_logits, reduction="none")
 
 
 class Loss(Protocol):

@@ -111,12 +111,6 @@ class HookDispatcher:
     def after_gradient(self, name: str, parameter: Tensor) -> None:
         self.dispatch("gradient_of_parameter", name, parameter.grad)
 
-    def before_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.dispatch("call_begins", OPTIMIZER_PART, ())
-
-    def after_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        self.dispatch("call_ends", OPTIMIZER_PART, (), ())
-
     def _seconds(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # sync: else a kernel counts for the next part
@@ -141,8 +135,10 @@ def attach_hooks(
             after_gradient = partial(dispatcher.after_gradient, name)
             handle = parameter.register_post_accumulate_grad_hook(after_gradient)  # type: ignore[no-untyped-call]
             hooks.enter_context(handle)
-        hooks.enter_context(register_optimizer_step_pre_hook(dispatcher.before_optimizer))
-        hooks.enter_context(register_optimizer_step_post_hook(dispatcher.after_optimizer))
+        begin = partial(dispatcher.dispatch, "call_begins", OPTIMIZER_PART, ())
+        hooks.enter_context(register_optimizer_step_pre_hook(lambda *_: begin()))
+        end = partial(dispatcher.dispatch, "call_ends", OPTIMIZER_PART, (), ())
+        hooks.enter_context(register_optimizer_step_post_hook(lambda *_: end()))
         yield dispatcher
 
 
