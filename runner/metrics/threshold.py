@@ -5,7 +5,7 @@ B rows of a batch, T tasks, K thresholds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -56,40 +56,32 @@ class ThresholdMetrics(Metrics):
 
     def compute(self) -> dict[str, float]:
         results = {}
-        for column, sums_3K in zip(self._columns, self._sums_T3K.tolist()):  # sync
-            task = self._tasks[column]
-            for name in names_for_task(self._names, task):
-                kind, threshold = parse_threshold(name)
-                assert threshold is not None, name
-                positive, predicted, hits = (
-                    row[self._thresholds.index(threshold)] for row in sums_3K
-                )
-                total = {
-                    "precision": predicted,
-                    "recall": positive,
-                    "f1": (positive + predicted) / 2,
-                }[kind]
-                results[result_key(name, task, self._tasks)] = ratio(hits, total)
+        for task, name, (positive, predicted, hits) in self._metric_sums():
+            totals = {"precision": predicted, "recall": positive, "f1": (positive + predicted) / 2}
+            total = totals[parse_threshold(name)[0]]
+            results[result_key(name, task, self._tasks)] = ratio(hits, total)
         return add_task_means(results, self._names, self._tasks)
 
     def notes(self) -> tuple[str, ...]:
         """Return which results are undefined for lack of rows."""
         notes = []
-        for column, sums_3K in zip(self._columns, self._sums_T3K.tolist()):  # sync
-            task = self._tasks[column]
-            for name in names_for_task(self._names, task):
-                kind, threshold = parse_threshold(name)
-                positive, predicted, _ = (
-                    row[self._thresholds.index(threshold or 0)] for row in sums_3K
-                )
-                why = {
-                    "precision": f"no row is predicted above {threshold:g}" * (predicted == 0),
-                    "recall": "no row has label 1" * (positive == 0),
-                    "f1": "no row has label 1 or is predicted to" * (positive == predicted == 0),
-                }[kind]
-                if why:
-                    notes.append(undefined_note([name], task, self._tasks, why))
+        for task, name, (positive, predicted, _) in self._metric_sums():
+            kind, threshold = parse_threshold(name)
+            why = {
+                "precision": f"no row is predicted above {threshold:g}" * (predicted == 0),
+                "recall": "no row has label 1" * (positive == 0),
+                "f1": "no row has label 1 or is predicted to" * (positive == predicted == 0),
+            }[kind]
+            if why:
+                notes.append(undefined_note([name], task, self._tasks, why))
         return tuple(notes)
+
+    def _metric_sums(self) -> Iterator[tuple[TaskSpec, str, list[float]]]:
+        """Yield the sums of each metric of each task at its threshold."""
+        for column, sums_3K in zip(self._columns, self._sums_T3K.tolist()):  # sync
+            for name in names_for_task(self._names, self._tasks[column]):
+                place = self._thresholds.index(parse_threshold(name)[1] or 0)
+                yield self._tasks[column], name, [row[place] for row in sums_3K]
 
     def reset(self) -> None:
         self._sums_T3K.zero_()

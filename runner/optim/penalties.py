@@ -105,8 +105,7 @@ def add_penalty_gradients(
         for parameter in penalty.parameters:
             if id(parameter) not in ids:
                 continue
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = _gradient(parameter)
             if penalty.l1:
                 parameter.grad.add_(parameter.sign(), alpha=penalty.l1)
             if penalty.l2:

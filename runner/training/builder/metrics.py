@@ -91,7 +91,7 @@ def check_monitors(
         metrics["checkpoint.monitor"] = checkpoint.monitor.metric
     for name in PATIENCE_RULES:
         rule = getattr(trainer, name)
-        if rule.patience is None and getattr(rule, "threshold", None) is None:
+        if not is_enabled(vars(rule)):
             continue
         metric, _ = resolve_metric(rule, checkpoint.monitor)
         split = metric.partition("/")[0]

@@ -185,13 +185,12 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
         yield f"model.{name}", config["model"][name], KINDS[f"model.{name}"]
     optimizer = config["optimizer"]
     yield "optimizer.dense", optimizer["dense"], KINDS["optimizer.dense"]
-    for i, group in enumerate(optimizer.get("parts") or ()):
-        if "_target_" in (dense := group.get("dense") or {}):  # otherwise the group's own optimizer
-            yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
     schedules = {"scheduler": config.get("scheduler")}
     for name, node in (optimizer.get("schedules") or {}).items():
         schedules[f"optimizer.schedules.{name}"] = node
     for i, group in enumerate(optimizer.get("parts") or ()):
+        if "_target_" in (dense := group.get("dense") or {}):  # otherwise the group's own optimizer
+            yield f"optimizer.parts[{i}].dense", dense, KINDS["optimizer.dense"]
         schedules[f"optimizer.parts[{i}].schedule"] = group.get("schedule")
     for key, node in schedules.items():
         if node is not None and "_target_" in node:

@@ -35,6 +35,11 @@ class Ids:
     ids_V: Ints
     values_V: Floats
 
+    def select(self, kept_N: NDArray[np.bool_], number_N: Ints) -> Ids:
+        """Return the look-ups of the rows that are kept, with the new numbers of rows."""
+        kept_V = kept_N[self.rows_V]
+        return Ids(number_N[self.rows_V[kept_V]], self.ids_V[kept_V], self.values_V[kept_V])
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -64,11 +69,7 @@ class Sample:
 
     def _select(self, kept_N: NDArray[np.bool_]) -> Sample:
         number_N = np.cumsum(kept_N) - 1
-        ids = {}
-        for name, entry in self.ids.items():
-            kept_V = kept_N[entry.rows_V]
-            rows_V = number_N[entry.rows_V[kept_V]]
-            ids[name] = Ids(rows_V, entry.ids_V[kept_V], entry.values_V[kept_V])
+        ids = {name: entry.select(kept_N, number_N) for name, entry in self.ids.items()}
         dense_ND, labels_NT = self.dense_ND[kept_N], self.labels_NT[kept_N]
         return Sample(ids, dense_ND, labels_NT, self.weights_N[kept_N], self.split_rows)
 
@@ -101,10 +102,7 @@ def read_sample(
         kept_B = rare.keep(batch.labels_BT.numpy(), kept_B)
         number_B = np.cumsum(kept_B) - 1 + count
         for name, entry in batch_ids(batch, dataset.schema):
-            kept_V = kept_B[entry.rows_V]
-            ids[name].append(
-                Ids(number_B[entry.rows_V[kept_V]], entry.ids_V[kept_V], entry.values_V[kept_V])
-            )
+            ids[name].append(entry.select(kept_B, number_B))
         dense.append(batch.dense_BD.numpy()[kept_B])
         labels.append(batch.labels_BT.numpy()[kept_B])
         weights.append(batch.weights_B.numpy()[kept_B])

@@ -13,6 +13,7 @@ from runner.config.early_stopping import (
     PatienceRule,
     PatienceState,
     PlateauRule,
+    is_enabled,
     is_exhausted,
     next_batch_multiplier,
     next_lr_scale,
@@ -36,7 +37,7 @@ def apply_plateau_rules(
     """
     for name in PATIENCE_RULES:
         rule: PatienceRule = getattr(job.trainer, name)
-        if rule.patience is None and getattr(rule, "threshold", None) is None:
+        if not is_enabled(vars(rule)):
             continue
         metric, direction = resolve_metric(rule, job.checkpoint.monitor)
         split, _, metric_name = metric.partition("/")

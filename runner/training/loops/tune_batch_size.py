@@ -161,9 +161,13 @@ def search_batch_size(
     low, high = 0, 0  # low fits and is fast enough; high does not fit or is too slow
 
     def reason_to_stop_at(size: int) -> str:
-        best = search.best
-        search.trials.append(run_trial(size))
-        return reason_to_stop(search.trials[-1], best, fall_off)
+        """Try a size, and return why to go no further; empty if there is no reason."""
+        best, trial = search.best, run_trial(size)
+        search.trials.append(trial)
+        if trial.examples_per_s is None:
+            return trial.failure
+        is_slow = best and trial.examples_per_s < (best.examples_per_s or 0.0) * (1 - fall_off)
+        return "a fall in speed" if is_slow else ""
 
     while len(search.trials) < max_trials:
         search.end_reason = reason_to_stop_at(size)
@@ -186,15 +190,6 @@ def search_batch_size(
         else:
             low = middle
     return _choose_size(search, margin)
-
-
-def reason_to_stop(trial: BatchSizeTrial, best: BatchSizeTrial | None, fall_off: float) -> str:
-    """Return why to go no further than this trial; empty if there is no reason."""
-    if trial.examples_per_s is None:
-        return trial.failure
-    if best and trial.examples_per_s < (best.examples_per_s or 0.0) * (1 - fall_off):
-        return "a fall in speed"
-    return ""
 
 
 def _choose_size(search: BatchSizeSearch, margin: float) -> BatchSizeSearch:

@@ -94,20 +94,15 @@ def range_test(
     for output in steps(trial_job, state):
         losses = job.context.ranks.all_gather_object(sum(mean_losses(output).values()))  # sync
         loss = sum(losses) / len(losses)
+        place = f"at {factor(state.step):.3g} times the configured rates"
         if not (math.isfinite(loss) and output.applied):
-            return (
-                points,
-                f"a loss that is not finite at {factor(state.step):.3g} times the configured rates",
-            )
+            return points, f"a loss that is not finite {place}"
         average = smoothing * average + (1 - smoothing) * loss
         smoothed = average / (1 - smoothing**state.step)  # corrects the bias of starting at 0
         points.append(RangeTestPoint(factor(state.step), loss, smoothed))
         job.view.step(state.step)
         if smoothed > diverged * least:
-            return (
-                points,
-                f"a loss that diverged at {factor(state.step):.3g} times the configured rates",
-            )
+            return points, f"a loss that diverged {place}"
         least = min(least, smoothed)
     return points, f"{updates} updates"
 

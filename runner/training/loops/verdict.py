@@ -95,8 +95,7 @@ def failure_at_end(
             f"all {state.step:,} updates were skipped, since a gradient was not finite: nothing "
             "was learnt; loop=debug loop.stop_at_nonfinite=true finds the first value that is not"
         )
-    problem = not_finite_loss(evaluations, notes or {})
-    if problem is not None:
+    if problem := not_finite_loss(evaluations, notes or {}):
         return problem
     monitored = job.checkpoint.monitor.metric
     split, _, name = monitored.partition("/")

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.sparse import diags
 
 from runner.training.health.fit_again import scale_columns, scale_fits
 from runner.training.health.linear_regression import fit_linear_regression
 from runner.training.health.logistic_regression import (
+    LEAST_GAIN,
     PENALTIES,
     Chosen,
     Columns,
@@ -36,7 +36,6 @@ LIST_FACTORS = (10.0, 100.0)  # factors of the penalty of ids of lists
 # gains one, and they rarely pay with few rows.
 FEATURE_ERRORS, LIST_ERRORS = 2.0, 1.0
 LEAST_SHARE = 1e-8  # least share of a feature in the squares of all weights
-LEAST_GAIN = 1e-6  # relative decrease of the loss in a step below which a fit ends
 
 
 def refit_by_feature(
@@ -111,13 +110,12 @@ def refit_lists(
     is_listed_G = np.isin(np.arange(len(columns.ids) + len(columns.mean_D)), numbers)
     candidates: list[tuple[Floats, Chosen]] = []
     for factor in LIST_FACTORS:
-        root_C = np.where(is_listed_C, factor**0.5, 1.0)
-        scaled_NC = (train_NC @ diags(1 / root_C)).tocsr()
+        root_C, scaled_NC = scale_columns(train_NC, np.where(is_listed_C, factor, 1.0))
         current: list[Fit | None] = [None for _ in tasks]
         for l2 in PENALTIES:
             plain = []
             for number, index in enumerate(tasks):
-                fit = fit_logistic_regression(
+                current[number] = fit = fit_logistic_regression(
                     scaled_NC,
                     train.labels_NT[:, index],
                     train.weights_N,
@@ -125,7 +123,6 @@ def refit_lists(
                     start=current[number],
                     least_gain=LEAST_GAIN,
                 )
-                current[number] = fit
                 plain.append((fit[0] / root_C, fit[1]))
             scales = [_find_scale(held_out_NC, held_out, i, fit) for i, fit in zip(tasks, plain)]
             scaled = scale_fits(plain, scales)
