@@ -225,7 +225,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
             done = serve_and_ask(runner, words[1:], tmp_path, text)
             expected = 143  # it ends by SIGTERM
         elif words[:1] == ["board"]:
-            done, expected = start_board_and_ask(words, tmp_path), 0
+            done, expected = start_board_and_ask(words, tmp_path), 130  # Ctrl-C
         else:
             done = runner.run(*smaller(words), cwd=tmp_path)
             expected = 2 if "adagard" in command else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
@@ -13,6 +15,9 @@ _PORT = 8090
 
 def board(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve the board until Ctrl-C.
+
+    Returns:
+        The exit code: 128 and the number of the signal, as of other servers.
 
     Raises:
         UserError: for a folder that does not exist, or a port that is in use.
@@ -36,12 +41,9 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     address = f"http://{ADDRESS}:{server.server_port}/"
     print(f"board of {args.folder}: {address}  (Ctrl-C ends it)", flush=True)
     end_imports()
-    with server:
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            return 0
-    return 0
+    with server, suppress(KeyboardInterrupt):
+        server.serve_forever()
+    return 128 + signal.SIGINT
 
 
 def make_parser() -> VerbParser:

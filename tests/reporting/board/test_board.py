@@ -248,3 +248,14 @@ def test_a_wrong_folder_and_a_used_port_say_what_to_do(browser, root):
         board([str(root / "none")], ())
     with pytest.raises(UserError, match=r"python -m runner board .* --port 0"):
         board([str(root), "--port", str(browser.port)], ())
+
+
+def test_ctrl_c_ends_it_with_the_code_of_other_servers_and_without_a_message(
+    root, monkeypatch, capsys
+):
+    def press_ctrl_c(server: Board) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Board, "serve_forever", press_ctrl_c)
+    assert board([str(root), "--port", "0"], ()) == 130
+    assert capsys.readouterr().err == ""
