@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import is_override
+from runner.config.hydra_text import is_override, shell_override
 from runner.errors import UserError
 from runner.rundir.json_files import read_json, write_json
 from runner.rundir.location import fill_template, unwritable
@@ -47,6 +47,12 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     folder, overrides = local_run(flags.overrides[0]), flags.overrides[1:]
     refuse_flags(flags, f"reproduce {folder} repeats one run")
     meta = read_meta(folder)
+    if meta.get("kind") != "eval" and "checkpoint.step" in map(override_key, overrides):
+        raise UserError(
+            "reproduce: checkpoint.step chooses a checkpoint, and a training that is repeated "
+            f"reads none; `python -m runner loop=eval {shell_override('run', folder)} "
+            "checkpoint.step=N` evaluates one"
+        )
     composed = _compose(folder, meta, overrides, flags.config_dirs)
     allowed = allowed_packages(allow)
     check_composed(composed, allowed)
@@ -62,6 +68,9 @@ def reproduce(words: Sequence[str], allow: Sequence[str]) -> int:
     for line in list_drift(meta, spec.signature_fields):
         print_status(f"note: {line}")
     result = read_result(folder)
+    composed, note = _at_evaluated_step(folder, composed, result or {})
+    if note:
+        print_status(f"note: {note}")
     for line in list_stream_drift(result or {}, folder, composed.config["dataset"]):
         print_status(f"note: {line}")
     if result is None or result.get("status") != "completed":
@@ -116,6 +125,28 @@ def _compose(
         )
     run = Path(source) if (Path(source) / "meta.json").exists() else None
     return replace(composed, source_run=run)
+
+
+def _at_evaluated_step(
+    folder: Path, composed: ComposedConfig, result: Mapping[str, Any]
+) -> tuple[ComposedConfig, str]:
+    """Return the configuration with the step that an evaluation read, and a note; it may be empty.
+
+    Its run may have gone on since, so that its best or last step is another one.
+    """
+    from runner.rundir.checkpoint import saved_steps
+
+    run, checkpoint, step = composed.source_run, composed.config["checkpoint"], result.get("step")
+    is_follower = bool(composed.config["loop"].get("follow"))
+    if run is None or checkpoint.get("path") or is_follower or step in (None, checkpoint["step"]):
+        return composed, ""
+    if step not in saved_steps(run / "checkpoints"):
+        return composed, (
+            f"{run} no longer has the checkpoint of step {step}, which {folder} evaluated; "
+            f"checkpoint.step={checkpoint['step']} is another one now"
+        )
+    config = {**composed.config, "checkpoint": {**checkpoint, "step": step}}
+    return replace(composed, config=config), ""
 
 
 def _check_same_signature(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,6 @@ def trained(runner: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def copied(run: Path, to: Path, **changes) -> Path:
     """The same run with other words in its meta.json."""
-    import shutil
-
     shutil.copytree(run, to)
     meta = json.loads((to / "meta.json").read_text())
     (to / "meta.json").write_text(json.dumps({**meta, **changes}))
@@ -170,6 +169,25 @@ def test_an_evaluation_is_repeated_too(runner, trained, tmp_path):
         "reproduce", str(tmp_path / "eval"), f"hydra.run.dir={tmp_path / 'again'}"
     ).check()
     assert "identical, bit for bit" in done.text
+
+
+def test_an_evaluation_is_repeated_at_its_step_though_its_run_has_gone_on(
+    runner, trained, tmp_path
+):
+    run, old = copied(trained, tmp_path / "run"), tmp_path / "old"
+    runner.run("loop=eval", f"run={run}", "checkpoint.step=last", f"hydra.run.dir={old}").check()
+    runner.run("resume", str(run), "trainer.max_steps=30", "checkpoint.keep=5").check()
+    again = runner.run("reproduce", str(old), f"hydra.run.dir={tmp_path / 'again'}").check()
+    assert "identical, bit for bit" in again.text and "no longer has" not in again.text
+    shutil.rmtree(run / "checkpoints" / "step-25")
+    done = runner.run("reproduce", str(old), f"hydra.run.dir={tmp_path / 'third'}").check(1)
+    assert f"note: {run} no longer has the checkpoint of step 25" in done.text
+
+
+def test_a_step_for_a_training_is_refused(command):
+    assert command("hydra.run.dir=run", "dataset.rows.test=64")[0] == 0
+    refused = command.refused("reproduce", "run", "checkpoint.step=7")
+    assert "a training that is repeated reads none" in refused
 
 
 @pytest.mark.long
