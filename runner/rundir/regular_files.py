@@ -10,8 +10,9 @@ import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 from typing import IO
@@ -34,6 +35,7 @@ RUN_FILES = (
 RUN_FOLDERS = ("checkpoints", "data", "tensorboard", "wandb", "follow")
 MAX_JSON_BYTES = 1 << 26
 MAX_LOG_BYTES = 1 << 32
+ABANDONED_AFTER_S = 3600.0  # without a write to a temporary file; clocks of shares differ
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a directory",
@@ -135,9 +137,10 @@ def check_run_files(
 def replacing(path: Path) -> Iterator[TextIOWrapper]:
     """Open a new file that replaces `path` when the block ends.
 
-    Its name is random, so that no link can be prepared there. If the block fails, it is removed.
+    Its name is random, so that no link can be prepared there. If the block fails, it is removed;
+    after a kill a later write of `path` does that.
     """
-    temporary = _temporary_name(path)
+    temporary = _new_temporary(path)
     descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -160,14 +163,23 @@ def unshare(path: Path) -> None:
     with open(descriptor, "rb") as file:
         if os.fstat(descriptor).st_nlink == 1:
             return
-        temporary = _temporary_name(path)
+        temporary = _new_temporary(path)
         with open(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as copy:
             shutil.copyfileobj(file, copy)
     os.replace(temporary, path)
 
 
-def _temporary_name(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+def _new_temporary(path: Path) -> Path:
+    """Return a new name beside `path`, and remove files that killed writes of `path` have left."""
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    with suppress(OSError):  # another write may remove them too
+        for name in os.listdir(path.parent):  # of many thousand jobs in a sweep
+            is_alike = len(name) == len(fresh.name) and name.startswith(f".{path.name}.")
+            if is_alike and is_temporary(name):
+                stale = path.with_name(name)
+                if time.time() - stale.lstat().st_mtime > ABANDONED_AFTER_S:
+                    stale.unlink()
+    return fresh
 
 
 def is_temporary(name: str) -> bool:

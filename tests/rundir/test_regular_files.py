@@ -239,3 +239,15 @@ def test_a_small_file_is_read_in_memory_of_its_size(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+def test_what_a_killed_write_has_left_is_removed_by_a_later_write_of_that_file(folder):
+    names = [f".a[1].html.{'0' * 16}.tmp", f".a[1].html.{'1' * 16}.tmp", f".a1.html.{'0' * 16}.tmp"]
+    old, fresh, other = (folder / name for name in names)
+    for path in (old, fresh, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    write_text(folder / "a[1].html", "page")
+    assert not old.exists()
+    assert fresh.exists() and other.exists()  # perhaps still written, and of another file
