@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.columns.column_specs import Declared
+from runner.data.columns.column_types import id_types
 from runner.data.core.argument_types import Count, Seconds, SecondsOrNone, check_settings
 from runner.data.core.blocks import open_blocks
 from runner.data.core.columns import Columns
@@ -21,6 +22,8 @@ from runner.data.core.file_hashes import hash_file_anew
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.source_files import nearest_path
 from runner.data.files.file_columns import cast_columns
+from runner.data.files.file_list import DataFile
+from runner.data.files.read_files import read_parquet_schema
 from runner.data.read.decode import BlockReader
 from runner.data.read.index import BlockIndex, build_block_index
 from runner.data.streaming.encoded_files import FileEncoder, encoded_columns, fit_to_first_rows
@@ -247,7 +250,25 @@ class FolderSource:
     def _index(self, path: Path) -> BlockIndex:
         if self._encoder is not None:
             return self._encoder.index(path)
+        self._refuse_texts(path)
         return build_block_index([path], self._columns, self._as_read)
+
+    def _refuse_texts(self, path: Path) -> None:
+        """Refuse ids that are texts, which the rows of this stream are not encoded for.
+
+        Raises:
+            DataError: naming the first such column, and how it is declared.
+        """
+        schema, _ = read_parquet_schema(DataFile(str(path)))
+        declared = self._settings.declared
+        has_all = set(declared.columns) <= set(schema.names)  # else the missing one is told
+        for column, type_ in id_types(declared, schema).items() if has_all else ():
+            if type_ == "string":
+                raise DataError(
+                    f"{path}: the ids of column {column!r} are texts, and this stream began with "
+                    "integers or in an empty folder; `input: string` for the column in "
+                    "dataset.schema declares texts"
+                )
 
     def _as_read(self, schema: pa.Schema) -> pa.Schema:
         return fill_empty_types(schema, expected_types(self._settings.declared))

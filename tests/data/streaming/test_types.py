@@ -87,6 +87,24 @@ def test_ids_are_the_same_whatever_the_type_of_a_later_file(tmp_path, starts_emp
             assert batch.sparse[key].values().tolist() == first.sparse[key].values().tolist()
 
 
+def test_texts_in_a_stream_that_began_in_an_empty_folder_name_the_setting_that_takes_them(
+    tmp_path,
+):
+    table = rows(40)
+    texts = pa.array([f"u{n}" for n in table["user"].to_pylist()])
+    dataset = stream(tmp_path)
+    at = table.schema.names.index("user")
+    arrive(tmp_path, "1.parquet", table.set_column(at, "user", texts))
+    with pytest.raises(DataError, match=r"1\.parquet: .* column 'user' are .*`input: string`"):
+        read(dataset, 40)
+    user = {**SCHEMA["categorical"]["user"], "input": "string"}
+    schema = SCHEMA | {"categorical": SCHEMA["categorical"] | {"user": user}}
+    (tmp_path / "1.parquet").rename(tmp_path / ".later")
+    declared = stream(tmp_path, schema=schema)
+    (tmp_path / ".later").rename(tmp_path / "1.parquet")
+    assert len(read(declared, 40)[0]) == 1
+
+
 def test_the_types_of_ids_are_kept_with_a_stream_that_fits_nothing(tmp_path):
     arriving = tmp_path / "arriving"
     arriving.mkdir()
