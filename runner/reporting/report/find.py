@@ -103,6 +103,11 @@ def _explain_no_runs(folder: Path) -> str:
     if folder.name == "checkpoints":
         return f"{folder}: holds checkpoints; their run is {folder.parent}"
     if is_sweep(folder):
+        if gone := sum(bool(row.get("step")) for row in read_leaderboard(folder).values()):
+            return (
+                f"{folder}: a sweep whose jobs' folders are gone; the metrics of {gone:,} are in "
+                "its leaderboard.csv"
+            )
         return f"{folder}: a sweep in which no job has begun"
     if (folder / "config.yaml").exists():
         return f"{folder}: a run that was ended before it had begun: it has no meta.json"

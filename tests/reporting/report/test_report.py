@@ -108,6 +108,11 @@ def test_many_settings_are_told_once_and_each_run_by_its_folder_with_what_it_has
     assert "trainer.setting_0=0 trainer.setting_1=1" in told
 
 
+def leaderboard(sweep: Path, *rows: str) -> None:
+    sweep.mkdir()
+    (sweep / "leaderboard.csv").write_text("\n".join(("folder,step", *rows)))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -117,6 +122,7 @@ def test_many_settings_are_told_once_and_each_run_by_its_folder_with_what_it_has
         (lambda p: (p.mkdir(), (p / "notes.txt").touch()), "it holds notes.txt"),
         (lambda p: (p.mkdir(), (p / "config.yaml").touch()), "ended before it had begun"),
         (lambda p: (p.mkdir(), (p / "study.db").touch()), "a sweep in which no job has begun"),
+        (lambda p: leaderboard(p, "a,9", "b,9", "c,"), "folders are gone; the metrics of 2 are in"),
         (lambda p: (p.mkdir(), (p / "manifest.json").touch()), "is a checkpoint"),
         (lambda p: (p.mkdir(), (p / "meta.json").write_text("{")), "cannot be read"),
         (lambda p: (p.mkdir(), (p / "meta.json").write_text("{}")), "holds no signature"),
