@@ -86,8 +86,9 @@ def _is_written(folder: Path, splits: Mapping[str, Sequence[str]], schema: str) 
             f"dataset.write_to={folder}: {missing[0]} is no longer there; nothing was written. "
             "Name another folder, or remove what is left of this one"
         )
+    what = "is not empty" if folder.is_dir() else "is not a folder"
     raise ConfigError(
-        f"dataset.write_to={folder}: is not empty; nothing was written. Name another folder"
+        f"dataset.write_to={folder}: {what}; nothing was written. Name another folder"
     )
 
 

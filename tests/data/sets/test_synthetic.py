@@ -200,6 +200,8 @@ def test_it_can_be_written_out_and_read_like_any_table(tmp_path):
     assert one.sequences.values().equal(two.sequences.values())
     with pytest.raises(ConfigError, match="is not empty"):
         instantiate(small_synthetic(write_to=str(tmp_path / "out")))
+    with pytest.raises(ConfigError, match=r"schema\.yaml: is not a folder; nothing was written"):
+        instantiate(small_synthetic(write_to=str(tmp_path / "out" / "schema.yaml")))
 
 
 def test_what_was_written_out_and_is_no_longer_whole_is_not_taken_for_it(tmp_path):
