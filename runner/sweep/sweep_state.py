@@ -222,12 +222,15 @@ def make_leaderboard(
     metric = find_ranking_metric(plan, (outcome for _, _, outcome in results)) or plan.metric
     keys = tuple(key for key in plan.varying if key != "seed")
     tests = sweep_column_metrics(runs, metric)[:_TEST_COLUMNS_SHOWN]
+    is_measured = not tests or any(metric in run.metrics for run in runs)  # not by tuners
     return Leaderboard(
         runs=tuple(rank_runs(runs, metric, plan.direction)),
         keys=keys,
         headings=short_headings(keys),
         monitor=(metric, plan.direction),
-        metrics=tuple(dict.fromkeys([metric, *plan.secondary_objectives, *tests])),
+        metrics=tuple(
+            dict.fromkeys([*([metric] * is_measured), *plan.secondary_objectives, *tests])
+        ),
         secondary_objectives=tuple(plan.secondary_objectives),
         label_heading=None,
         unit="jobs",

@@ -111,6 +111,7 @@ def test_values_that_a_tuner_found_are_columns(tmp_path):
     found = {"status": "completed", "metrics": {"tune/factor": 0.5, "tune/dense_lr": 0.01}}
     jobs = [(job("0.1", 1), Path("a"), outcome_from_result(found, plan(RESULTS)))]
     assert "tune/factor" in text_of(jobs) and "0.50000" in text_of(jobs)
+    assert "validation/auc" not in text_of(jobs)  # no job measures it
     write_leaderboard(tmp_path, board(jobs))
     [row] = csv.DictReader((tmp_path / "leaderboard.csv").read_text().splitlines())
     assert (row["tune/factor"], row["tune/dense_lr"]) == ("0.5", "0.01")
