@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,13 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from runner.data.core.blocks import ArrowWriter, open_blocks, read_blocks
+from runner.data.core.blocks import ArrowWriter, open_blocks
 from runner.data.prepare.progress import Advance
 from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
 
 SPILL_BYTES = 1 << 27  # of rows in memory before they are spilled
 _SKIPPED_AT_ONCE = 1 << 22
+Blocks = tuple[tuple[Path, int], ...]  # files and block numbers in them
 _MAX_SMALL_TABLES = 256  # that are held before they are joined
 
 
@@ -103,7 +104,7 @@ class RowSpill:
 class BlockRun:
     """Rows of some blocks, in order or shuffled, from `start` to `stop`."""
 
-    blocks: tuple[tuple[Path, int], ...]  # files and block numbers in them
+    blocks: Blocks
     start: int
     stop: int
     num_rows: int  # of the blocks
@@ -194,7 +195,7 @@ def group_shards(
     paths = tuple(rows.path for rows in spilled)
     most = -(-len(shards) // num_workers)
     group: list[Shard] = []
-    read: dict[tuple[tuple[Path, int], ...], int] = {}  # the blocks of each run -> their bytes
+    read: dict[Blocks, int] = {}  # the blocks of each run -> their bytes
     for shard in shards:
         # files share the bucket that reaches from one into the next, and one in order has many runs
         own = {run.blocks: run.num_bytes for run in shard.runs}
@@ -209,22 +210,28 @@ def group_shards(
 
 def write_shards(group: ShardGroup, advance: Advance) -> None:
     """Write the files of a group."""
-    is_single = len(group.shards) == 1
-    tables = {} if is_single else _read_in_one_pass(group)
+    tables: Mapping[Blocks, pa.Table] = {}
+    if len(group.shards) > 1:  # a file alone has at most the rows of one run in memory beside it
+        keys = dict.fromkeys(run.blocks for shard in group.shards for run in shard.runs)
+        tables = _read_in_one_pass(tuple(keys), group.spilled)
     for shard in group.shards:
         write_shard(shard, advance, tables)
 
 
-def _read_in_one_pass(group: ShardGroup) -> dict[tuple[tuple[Path, int], ...], pa.Table]:
-    """Return the rows of all blocks of each run, in the order of the blocks."""
-    keys = list(dict.fromkeys(run.blocks for shard in group.shards for run in shard.runs))
+def _read_in_one_pass(keys: Sequence[Blocks], paths: Iterable[Path]) -> dict[Blocks, pa.Table]:
+    """Return the rows of each of some blocks of runs, in the order of the blocks.
+
+    Args:
+        keys: the blocks of each run.
+        paths: the files that hold them, and perhaps others, in the order of their parts.
+    """
     numbers: dict[Path, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for k, blocks in enumerate(keys):
         for path, number in blocks:
             numbers[path][k].append(number)
     tables: list[list[pa.Table]] = [[] for _ in keys]
     small: list[list[pa.Table]] = [[] for _ in keys]
-    for path in group.spilled:
+    for path in paths:
         if path not in numbers:
             continue
         with closing(open_blocks(path)) as file:
@@ -240,7 +247,7 @@ def _read_in_one_pass(group: ShardGroup) -> dict[tuple[tuple[Path, int], ...], p
 def write_shard(
     shard: Shard,
     advance: Advance,
-    tables: Mapping[tuple[tuple[Path, int], ...], pa.Table] = MappingProxyType({}),
+    tables: Mapping[Blocks, pa.Table] = MappingProxyType({}),
 ) -> None:
     """Write one file of a split; it gets its name when it is complete.
 
@@ -250,7 +257,7 @@ def write_shard(
         tables: blocks -> their rows, of runs that have been read already.
     """
     temporary = shard.path.with_name(f".{shard.path.name}.tmp")
-    table = pa.concat_tables([_take_run(run, tables.get(run.blocks)) for run in shard.runs])
+    table = pa.concat_tables([_take_run(run, tables) for run in shard.runs])
     with ArrowWriter(temporary, table.schema) as writer:
         for block in split_blocks(table):
             writer.write(block)
@@ -258,15 +265,11 @@ def write_shard(
     advance(table.num_rows)
 
 
-def _take_run(run: BlockRun, table: pa.Table | None) -> pa.Table:
+def _take_run(run: BlockRun, tables: Mapping[Blocks, pa.Table]) -> pa.Table:
     """Return the rows of a run from those of its blocks, which are read if they are not given."""
-    if table is None:
-        numbers: dict[Path, list[int]] = defaultdict(list)
-        for path, number in run.blocks:
-            numbers[path].append(number)
-        table = pa.concat_tables(
-            [read_blocks(path, numbers=blocks) for path, blocks in numbers.items()]
-        )
+    if run.blocks not in tables:
+        tables = _read_in_one_pass([run.blocks], dict.fromkeys(path for path, _ in run.blocks))
+    table = tables[run.blocks]
     if run.draws is None:
         return table.slice(run.start, run.stop - run.start)
     order = copy.deepcopy(run.draws).order(run.num_rows)  # the other rows may be in another file

@@ -204,6 +204,7 @@ def test_several_files_are_written_after_one_pass_over_the_spilled_rows(
     for num_bytes, num_groups in ((1, 5), (10**6, 1)):
         groups = [*group_shards(shards, spilled, num_bytes=num_bytes, num_workers=1)]
         assert len(groups) == num_groups
+        opened.clear()
         for group in groups:
             write_shards(group, lambda _: None)
         found.append([shard.path.read_bytes() for shard in shards])
