@@ -108,10 +108,11 @@ def _compose(
     """
     from runner.config.compose import compose
     from runner.config.paths import drop_places_of_run
-    from runner.launch import with_kept_schema
+    from runner.launch import with_kept_schema, with_kept_transforms
 
     composed = compose(overrides, config_dirs=config_dirs, from_run=folder)
     drop_places_of_run(composed.config, composed.saved_config)
+    composed = with_kept_transforms(composed)
     schema = composed.config["dataset"].get("schema")
     if isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema)):
         composed = with_kept_schema(composed)

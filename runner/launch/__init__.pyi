@@ -5,4 +5,5 @@ from .job import launch_run as launch_run
 from .spec import changed_data_note as changed_data_note
 from .spec import run_spec as run_spec
 from .spec import with_kept_schema as with_kept_schema
+from .spec import with_kept_transforms as with_kept_transforms
 from .status import print_status as print_status

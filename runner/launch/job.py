@@ -31,7 +31,12 @@ from runner.distributed.world_size import launched_rank, launched_world_size, ma
 from runner.errors import ConfigError, UserError, shell_path
 from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
 from runner.launch.mirror import mirror_of, mirrored
-from runner.launch.spec import changed_data_note, run_spec, with_kept_schema
+from runner.launch.spec import (
+    changed_data_note,
+    run_spec,
+    with_kept_schema,
+    with_kept_transforms,
+)
 from runner.launch.status import print_status
 from runner.rundir.json_files import read_jsonl
 from runner.rundir.location import DEFAULT_RUN_DIR, check_writable
@@ -94,6 +99,7 @@ def launch_run(
         UserError: for mistakes, before the job starts.
     """
     check_composed(with_row_count(composed), allowed)
+    composed = with_kept_transforms(composed)
     schema = composed.config["dataset"].get("schema")
     is_gone = isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema))
     if composed.config.get("run") is not None or is_gone:  # a changed run is a new one

@@ -86,6 +86,7 @@ def with_kept_schema(composed: ComposedConfig) -> ComposedConfig:
     """
     from runner.launch.kept_schema import find_kept_schema
 
+    composed = with_kept_transforms(composed)
     run = composed.config.get("run") or composed.source_run
     schema_path = composed.saved_config["dataset"].get("schema")
     if run is None or schema_path != read_config(Path(run))["dataset"].get("schema"):
@@ -93,6 +94,25 @@ def with_kept_schema(composed: ComposedConfig) -> ComposedConfig:
     if (schema := find_kept_schema(composed.config["dataset"], Path(run))) is None:
         return composed
     dataset = {**composed.config["dataset"], "schema": schema}
+    return replace(composed, config={**composed.config, "dataset": dataset})
+
+
+def with_kept_transforms(composed: ComposedConfig) -> ComposedConfig:
+    """Return a configuration with a run's own copy of `dataset.learnt`, if that folder is gone.
+
+    Args:
+        composed: of a job that uses or continues a run.
+    """
+    from runner.data.core.fitted import FITTED_FILE
+
+    run = composed.config.get("run") or composed.source_run
+    learnt = composed.saved_config["dataset"].get("learnt")
+    if run is None or learnt is None or Path(learnt, FITTED_FILE).exists():
+        return composed
+    own, before = Path(run).absolute() / "data", read_config(Path(run))["dataset"].get("learnt")
+    if learnt != before or not (own / FITTED_FILE).exists():
+        return composed
+    dataset = {**composed.config["dataset"], "learnt": str(own)}
     return replace(composed, config={**composed.config, "dataset": dataset})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
@@ -127,3 +128,21 @@ def test_a_schema_that_was_changed_or_deleted_is_the_copy_of_the_run_for_all_tha
         runner.run("predict", f"{run}", "--split", "test", "--out", f"{scores}").check()
         runner.run("refit", f"{run}", f"hydra.run.dir={tmp_path / f'refit{number}'}").check()
     runner.run("resume", f"{run}", "trainer.max_steps=50").check()
+
+
+@pytest.mark.long
+def test_a_run_with_the_transforms_of_another_needs_that_one_no_longer(runner, table, tmp_path):
+    source, run = tmp_path / "source", tmp_path / "run"
+
+    def call(*words):
+        return runner.run(*words, env={"TRACE_FILE": f"{tmp_path}/trace", "RUNNER_ALLOW": "tests"})
+
+    call(*table, f"hydra.run.dir={source}").check()
+    learnt = f"dataset.learnt={source / 'data'}"
+    call(*table, learnt, f"hydra.run.dir={run}").check()
+    shutil.rmtree(source)
+    done = call("reproduce", str(run), f"hydra.run.dir={tmp_path / 'again'}").check()
+    assert "identical, bit for bit" in done.text
+    call("loop=eval", f"run={run}", f"hydra.run.dir={tmp_path / 'eval'}").check()
+    call("resume", str(run), "trainer.max_steps=50").check()
+    assert "learnt.json" in call(*table, learnt, f"hydra.run.dir={source}").check(2).text

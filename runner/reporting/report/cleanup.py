@@ -27,6 +27,7 @@ from runner.rundir.walk import walk_folders
 _DELETING = ".deleting-"  # prefix of a folder that is being deleted; the next `clean` continues
 # settings that name the source of a run's initial weights or tables
 _STARTED_FROM = re.compile(r"checkpoint\.(init_from|init_tables\..+\.from)")
+_OWN_TRANSFORMS = "data/learnt.json"  # of a run that has read those of `dataset.learnt`
 # `dataset.learnt` in a config.yaml
 _LEARNT = re.compile(r"^  learnt: ['\"]?(/.*?)['\"]?$", re.MULTILINE)
 
@@ -137,17 +138,20 @@ def _find_needed_runs(runs: Sequence[RunRecord], *, by_old_starts: bool) -> dict
     Args:
         runs: all of them.
         by_old_starts: whether also a completed run with a checkpoint of its own needs the source
-            of its warm start. Only `reproduce` does then; in a chain of a run a day none is free.
+            of its warm start or transforms, of which it has its own. Only `reproduce` reads those
+            weights then; in a chain of a run a day none is free.
     """
     needed: dict[Path, Path] = {}
     for run in runs:
         identity = run.meta.get("identity") or {}
-        has_own = run.status == "completed" and checkpoint_steps(run.folder)
         starts = [path for key, path in identity.items() if _STARTED_FROM.fullmatch(key)]
+        has_own = run.status == "completed" and bool(checkpoint_steps(run.folder))
+        if learnt := _learnt_from(run.folder):
+            starts.append(learnt)
+            has_own = has_own and (run.folder / _OWN_TRANSFORMS).exists()
         paths = [
             (run.meta.get("source") or {}).get("path"),
             *(starts if by_old_starts or not has_own else ()),
-            _learnt_from(run.folder),
         ]
         for text in paths:
             if text:

@@ -98,13 +98,16 @@ def test_old_runs_are_deleted_by_their_age_whatever_their_status(command, runs):
     assert (runs / "new").exists()
 
 
-def test_of_a_chain_of_warm_starts_old_runs_are_deleted_and_newer_ones_have_their_own_weights(
+def test_of_a_chain_of_warm_starts_or_transforms_old_runs_are_deleted_and_newer_ones_have_their_own(
     command, runs
 ):
     days = [checkpoint(make_run(runs / "day-0"))]
     for n in range(1, 4):
-        identity = {"checkpoint.init_from": str(days[-1])}
+        identity = {"checkpoint.init_from": str(days[-1])} if n != 1 else {}
         days.append(make_run(runs / f"day-{n}", identity=identity))
+        (days[-1] / "config.yaml").write_text(f"dataset:\n  learnt: {days[-2] / 'data'}\n")
+        (days[-1] / "data").mkdir()
+        (days[-1] / "data" / "learnt.json").touch()
         if n != 2:
             checkpoint(days[-1])
     before = time.time() - 8 * 86400
