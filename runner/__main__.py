@@ -91,6 +91,9 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
     """Print why the command failed; return its exit code."""
     if is_interruption(error):
         print_error("interrupted")
+        # One that passed a text that was executed, as in a library's import, makes Python end with
+        # the signal and not with the code, unless another text is executed.
+        exec("")
         return 130
     cause = error.__cause__ if isinstance(error, UserError) else error  # of a file that was read
     if isinstance(cause, UnicodeEncodeError) and _UNREADABLE.search(cause.object):

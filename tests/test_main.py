@@ -373,6 +373,17 @@ def test_an_interruption_during_the_first_imports_ends_without_a_traceback():
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
 
+def test_an_interruption_of_a_text_that_is_executed_ends_with_the_code_too(tmp_path):
+    """As `python -m`, Python ended with the signal: an import had executed a text meanwhile."""
+    (tmp_path / "cli.py").write_text(
+        "import sys\nfrom runner import __main__\n"
+        "__main__.is_verb = lambda word: [exec('raise KeyboardInterrupt')]\n"
+        "sys.exit(__main__.main(['ls']))\n"
+    )
+    done = python("-m", "cli", cwd=tmp_path, PYTHONPATH=f"{ROOT}")
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_a_closed_terminal_ends_a_command_as_sigterm_does():
     code = (
         "import os, signal; from runner import __main__; "
