@@ -100,7 +100,6 @@ def parse_amounts(texts: pa.Array, amounts: Amounts) -> pa.Array:
 
     Args:
         texts: with or without signs of money and percent, or of a limit, and the unit.
-        amounts: how they are converted.
 
     Returns:
         [R] float64, null where a text is missing or is not a number.
@@ -176,7 +175,6 @@ def guess_amount_form(texts: pa.Array, *, is_quantity: bool = False) -> str:
     three digits are thousands; those of percents, as in 1.234 %, are a fraction.
 
     Args:
-        texts: of a column.
         is_quantity: whether the column is named like a quantity, such as a price.
     """
     texts = texts[:SAMPLE_TEXTS].cast(pa.string())

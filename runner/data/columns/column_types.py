@@ -91,9 +91,6 @@ def check_column_types(
     """Check that the roles of the columns can take the types in a file without loss.
 
     Args:
-        declared: the columns.
-        file_schema: of the file.
-        path: of the file, for messages.
         is_input: whether the rows are to be scored: a list may be a text, which is then JSON, and
             a column may have no value, if missing ones have a default, or it holds ids, such as
             the items that are looked up.

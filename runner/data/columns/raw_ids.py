@@ -64,9 +64,6 @@ def read_ids(
     """Read an id column as integers; sequences are put in time order and cut to their length.
 
     Args:
-        spec: of the feature.
-        table: the rows.
-        validator: collects bad rows.
         id_types: column -> `integer`, `unsigned` or `string`, its type in training; values of
             another type are converted, so that an id is the same whatever the format of its file.
 
@@ -113,7 +110,6 @@ def read_integers(
     """Read values as integers: texts become their 64-bit hash; fractions must be whole or NaN.
 
     Args:
-        name: of the column, for messages.
         row_of_value: [V] the row of every value of a list column.
 
     Returns:
@@ -199,10 +195,7 @@ def read_time_column(times: pa.Array, name: str, form: str, validator: RowValida
     """Read a column of times as seconds since 1970: [R] float64, NaN where one is missing.
 
     Args:
-        times: the column.
-        name: of the column, for messages.
         form: of TIME_FORMS, how its numbers or texts express times.
-        validator: rejects values that are no times.
 
     Raises:
         DataError: for the first value that is not a time, unless bad rows are skipped.

@@ -45,7 +45,6 @@ def read_schema_yaml(text: str, where: str) -> Mapping[str, Any]:
     """Return the content of a schema file.
 
     Args:
-        text: of the file.
         where: the file's name, for messages.
 
     Raises:

@@ -53,7 +53,6 @@ def read_vectors(
     NaN is a missing number.
 
     Args:
-        table: the rows.
         spec: of any element.
         validator: rejects vectors of another length, and texts that are no numbers.
 

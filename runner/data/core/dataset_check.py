@@ -35,11 +35,7 @@ def check_dataset(
     long to arrive: its first batch is checked when it arrives.
 
     Args:
-        dataset: of any class.
         batch_size: rows of a training batch on one rank.
-        seed: of the run.
-        rank: of the caller.
-        world_size: number of ranks.
 
     Raises:
         ConfigError: with everything that is missing or wrong.
@@ -194,7 +190,6 @@ def find_batch_problems(
 
     Args:
         batch: the object to check, on the CPU.
-        schema: of the dataset.
         batch_size: the most rows that it may have.
         full: the rows that it must have; None: at least one.
     """

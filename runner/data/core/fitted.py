@@ -126,7 +126,6 @@ def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> No
 
     Args:
         dataset: made without the folder's transforms.
-        folder: of the run.
         recorded: the digest of the transforms that the run began with.
 
     Raises:
@@ -188,7 +187,6 @@ def with_fitted_transforms(
 
     Args:
         dataset: its group of the configuration.
-        folder: of the run.
         recorded: the digest of the transforms that the run began with; None: unknown.
 
     Raises:

@@ -100,7 +100,6 @@ def check_path(path: str | None, *, example: str, files: Sequence[str], download
         path: as the user gave it; None or empty if it is not set.
         example: a path for the message if it is not set.
         files: that the folder must contain; without any, the path must be a file.
-        download_hint: where to get the data.
 
     Raises:
         DataError: with what is missing, the nearest existing path, and `download_hint`.

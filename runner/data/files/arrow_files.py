@@ -84,7 +84,6 @@ def leave_out_empty(
 
     Args:
         schemas: path -> the columns of that file.
-        files: their files.
         format_: of ARROW_FORMATS; files of other formats are not opened.
 
     Raises:

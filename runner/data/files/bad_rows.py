@@ -125,7 +125,6 @@ class RowValidator:
         """Mark rows as bad, with a message for each of the first ones.
 
         Args:
-            column: name for the message.
             wrong: bool [R], or [V] for the values of a list column.
             problem: index into `wrong` -> what is wrong there.
             row_of_value: [V] the row of every value of a list column.

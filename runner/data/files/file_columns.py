@@ -23,7 +23,6 @@ def find_absent(
 
     Args:
         optional: columns that may be missing in every row.
-        read: columns that are read.
         names: of the existing columns.
     """
     if not set(read).intersection(names):
@@ -42,7 +41,6 @@ def check_same_schema(
 
     Args:
         schemas: path -> the types in that file.
-        columns: names of the columns that are read.
         needed_by: column -> what requires it, such as the file that declares it.
 
     Raises:

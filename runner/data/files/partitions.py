@@ -69,9 +69,7 @@ def append_partitions(
 
     Args:
         table: the columns that are read from the file.
-        file: the file with these rows.
         schema: of the file, as `with_partitions` returns it.
-        names: of the columns, in their order.
     """
     for name in names:
         if is_partition(schema, name):

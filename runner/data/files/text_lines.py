@@ -67,7 +67,6 @@ def mask_line_breaks(block: bytes, delimiters: str, quote: bytes) -> tuple[bytes
     Args:
         block: from the beginning of a row on.
         delimiters: characters that may separate values.
-        quote: the character around values.
 
     Returns:
         The bytes, and whether they end within quotes.

@@ -45,8 +45,6 @@ class FlightDataset(BlockDataset):
     """Batches from data servers, identical to those from the servers' files.
 
     Args:
-        served: the description of the served data.
-        servers: their addresses, and which of them answer.
         workers: threads that prefetch windows, one window each.
     """
 

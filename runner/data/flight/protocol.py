@@ -42,7 +42,6 @@ class Claim:
 
     Args:
         fingerprint: of the data and their division into blocks, see `ServedData.identity`.
-        version: of this protocol.
     """
 
     fingerprint: str
@@ -57,15 +56,10 @@ class Ticket(Claim):
     """The rows that a rank has in one window of an epoch.
 
     Args:
-        split: the name of the split.
         seed: of the shuffle; None: the order of the files.
-        epoch: its number.
-        window: its number in the epoch.
         start: offset in the epoch of the first batch.
         total: offset at which the batches end.
         batch_size: rows of a batch on one rank.
-        rank: of the trainer.
-        world_size: number of ranks.
         first_row: whether only the first row of the window's blocks is requested.
         pad: bytes before the body of a message, so that the trainer receives it aligned.
     """
@@ -139,8 +133,6 @@ class ServedData:
     """The description of its data that a server sends before a training.
 
     Args:
-        fingerprint: of the data.
-        columns: of which batches are made.
         window_rows: determines the order.
         rest: policy for the last rows of an epoch.
         blocks: split -> rows of each block.

@@ -48,8 +48,6 @@ class DataServer(flight.FlightServerBase):  # type: ignore[misc]  # it has no ty
     """Serves one dataset to any number of trainings. It listens from the start.
 
     Args:
-        dataset: with the rows to serve.
-        fingerprint: of these data.
         table: format and schema of a user's table; empty: a known data set.
         location: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`; port 0: any free one.
         certificate: for TLS: certificate and private key, in PEM.

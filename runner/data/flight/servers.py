@@ -48,7 +48,6 @@ class Servers:
     """Sends requests to the servers in turn, and to the next one if one fails.
 
     Args:
-        settings: with the addresses.
         claim: of the required data; None while the servers are asked for their data.
     """
 

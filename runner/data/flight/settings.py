@@ -102,7 +102,6 @@ def read_token(name: str | None, key: str) -> str | None:
     """Return the token in an environment variable; None if no variable is named.
 
     Args:
-        name: of the variable.
         key: the setting with its name, for the message.
 
     Raises:

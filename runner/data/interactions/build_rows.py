@@ -30,10 +30,8 @@ class RowBuilder:
     """Builds the rows of a partition.
 
     Args:
-        settings: of the table.
         sources: sequence -> the column with its values.
         left_out: columns that rows do not have.
-        splits: the splits to build.
         with_seen: also return, before held-out rows and by `pool_name`, their users' seen items.
         draws: of items for rows with label 0.
         find_rows: finds the events of a split that become rows, and the history of each.

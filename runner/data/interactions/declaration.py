@@ -83,7 +83,6 @@ def parse_interactions(
     """Parse the key of a schema; None if it is missing or wrong.
 
     Args:
-        schema: the content of the schema file.
         where: the file's name, for messages.
         problems: receives a message for every key that is wrong.
     """

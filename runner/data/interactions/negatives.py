@@ -64,7 +64,6 @@ class DrawnItems:
 
     Args:
         counts: split -> rows with label 0 for each row with label 1.
-        seed: of the draws.
         keys_I: the items, sorted.
         values_I: the item column's value of each of them.
     """
@@ -98,10 +97,8 @@ class DrawnItems:
         Args:
             rows: [R], of `split`.
             columns: of the item, and of the label.
-            split: of the rows.
             row_R: the events of the rows.
             users_R: [R] int64, their users.
-            touched: of the partition.
         """
         count = self.counts.get(split, 0)
         row_D = np.repeat(np.flatnonzero(rows[columns[1]].to_numpy() > 0), count)

@@ -57,8 +57,6 @@ def assign_protocol(
     """Return the split of each event, an index of SPLITS: [E] int8.
 
     Args:
-        split: of the schema or the dataset.
-        seed: of a split at random.
         users_E, target_E: as for `leave_out_last`.
         given_E: [E] int8, the split of each event by separate files and other split settings.
     """
@@ -82,8 +80,6 @@ def find_core(
         users: for each partition, the users of its events as numbers from 0, [E]; no user is in
             two partitions.
         items: for each partition, the items of its events as numbers from 0, [E].
-        least_user: number of events that a user must have.
-        least_item: number of events that an item must have.
 
     Returns:
         For each partition [E] bool, the events that remain.

@@ -144,8 +144,6 @@ def iterate_raw_rows(
 
     Args:
         table: of events.
-        fitted: its transforms.
-        split: of the rows.
         folder: an empty folder for temporary files.
 
     Raises:

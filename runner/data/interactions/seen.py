@@ -55,7 +55,6 @@ def find_seen(events: Events, split: int, row_R: np.ndarray) -> Seen:
     may have learnt from them, and those of the rows' own split strictly before a row's time.
 
     Args:
-        events: of a partition.
         split: an index of SPLITS, that of the rows.
         row_R: the rows, as indices of events.
     """

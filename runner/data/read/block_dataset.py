@@ -37,8 +37,6 @@ class BlockDataset(Dataset):
     """Makes batches from windows of blocks in the exact order, whatever provides the windows.
 
     Args:
-        indexes: the blocks of each split.
-        columns: to read.
         window_rows: rows that are in memory and shuffled together; affects the order.
         prefetch: batches that a thread makes in advance, 0 for none; does not affect the order.
         workers: threads that each read one window in advance, 0 for none; do not affect the order.

@@ -65,10 +65,8 @@ def collate(
     """Make one batch.
 
     Args:
-        batch_slice: the rows.
         sparse_keys: names of the sparse features, single ids before lists.
         cursor: position after the batch.
-        sequence_keys: names of the sequence features.
     """
     spans = batch_slice.spans
     labels_BT = _concatenate([rows.labels_WT[a:b] for rows, a, b in spans])

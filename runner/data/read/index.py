@@ -56,8 +56,6 @@ def build_block_index(
     """Read every footer, and check the declared columns before other data is read.
 
     Args:
-        files: of the split.
-        columns: the declared ones.
         as_read: returns the types that the columns of a file have when they are read.
 
     Raises:

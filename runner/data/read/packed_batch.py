@@ -95,7 +95,6 @@ class BatchLayout:
         """Lay out a batch of the host compactly.
 
         Args:
-            batch: with the tensors.
             num_singles: number of first features with at most one id per row.
         """
         places, end = {}, 0

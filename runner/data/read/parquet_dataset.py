@@ -29,8 +29,6 @@ class ParquetDataset(BlockDataset):
     """Implements `runner.data.core.dataset.Dataset`, the one path from files to batches.
 
     Args:
-        files: of each split.
-        columns: to read.
         transforms_dir: folder with the transforms fitted to the train split, if any.
         value_names: names values as `Dataset.name_values` does; None: they have no names.
         seen_dir: folder with the items that users have seen, if rows are made of interactions.

@@ -43,7 +43,6 @@ def batches_from_process(
     the iterator or with this process. Its errors are raised here, after the batches before them.
 
     Args:
-        make_batches: returns the iterator.
         num_singles: number of first features of each batch with at most one id per row.
         pinned: whether batches are in pinned memory, from which a GPU copies them.
 

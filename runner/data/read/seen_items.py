@@ -30,8 +30,6 @@ class SeenItems:
     Memory holds 16 bytes for each row of the split, and the blocks of the most recent rows.
 
     Args:
-        folder: with the pool.
-        split: its name.
         start_N: where the slice of each row starts in the pool.
         stop_N: where it ends.
     """

@@ -250,8 +250,6 @@ def calibrate(
     Args:
         signal: standard deviations of the dense, id and pair part of the first task.
         positive_rate: mean probability of every task.
-        missing: share of missing numeric values.
-        drift: see `PlantedModel`.
         history: standard deviations of the effects of interest and order.
         conflict: standard deviation of the part that differs in sign by task.
     """

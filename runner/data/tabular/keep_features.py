@@ -22,7 +22,6 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
     text files the configuration overrides the schema.
 
     Args:
-        recipe: of the table.
         names: of the features that are kept; a vector is kept with all its elements, and a match
             with the ids that it compares.
     """

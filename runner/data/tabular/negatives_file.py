@@ -70,7 +70,6 @@ def read_negatives(
     Args:
         path: a file, a folder or a glob, of any format that a table may have.
         specs: the id columns of the dataset; the other column is one of them.
-        fitted: the transforms of the dataset.
         item: name of the feature whose ids are items.
 
     Raises:

@@ -49,10 +49,7 @@ def table_of_rows(
         schema: a YAML file that declares the columns, or its content.
         identity: names the content for the cache: other rows need another one. None: derived from
             the files of a `pyarrow.dataset` without filters and projections.
-        window_rows: as in `ParquetDataset`.
-        prefetch: as in `ParquetDataset`.
-        workers: as in `ParquetDataset`.
-        rest: as in `ParquetDataset`.
+        window_rows, prefetch, workers, rest: as in `BlockDataset`.
         settings: `split`, `split_seed`, `on_bad_rows`, `max_bad_rows`, `mix` and `learnt` of a
             table, see conf/dataset/parquet.yaml.
 

@@ -118,10 +118,8 @@ class _EncodedRows:
     """The encoded rows of a table, part by part.
 
     Args:
-        table: of raw rows.
         split_starts: as `iterate_part` takes them.
-        work: the folder of the parts; the transforms are in its folder `fitted`.
-        engine: processes the parts.
+        work_folder: of the parts; the transforms are in its folder `fitted`.
         train_rows: the number of train rows of each part; None: counted during encoding.
     """
 

@@ -33,7 +33,6 @@ class ValueNames:
     Batches hold hashes of texts, so the files are read until all requested texts are found.
 
     Args:
-        table: the table with its files and columns.
         folder: with the fitted transforms.
     """
 
@@ -73,7 +72,6 @@ class ValueNames:
         """Return the names of raw ids, integers or hashes of texts, in the order of the ids.
 
         Args:
-            column: of the files.
             raw: value -> raw id.
             input_: how the ids are read, as `IdSpec.input`.
         """
@@ -121,8 +119,6 @@ def iterate_texts(
     """Yield some hashes and their texts, until all files of a table have been read.
 
     Args:
-        table: whose files are read.
-        fitted: to it.
         column: ids or groups that are texts, or are read as texts.
     """
     for chunk, _ in iterate_split_chunks(table, [column], fitted.times):
