@@ -60,9 +60,8 @@ class LabelSpec(_MayBeAmounts):
 
     def __repr__(self) -> str:
         """Return the original repr if none of the settings added later is set."""
-        later = ["positive", "default", "input", "grades", "classes", "one_of", "link", "scale"]
-        later += _WRITTEN
-        return _repr_without(self, *(n for n in later if getattr(self, n) in ((), None, "")))
+        later = ("positive", "default", "input", "grades", "classes", "one_of", "link", "scale")
+        return _repr_without(self, *_unset(self, *later))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -107,8 +106,7 @@ class NumericSpec(_MayBeAmounts):
         of_days = () if self.encode else ("encode", "until", "until_input")
         of_lists = () if self.of else ("of",)
         of_amounts = () if self.input else ("input",)
-        written = _unset(self)
-        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists, *written)
+        return _repr_without(self, *of_vectors, *of_amounts, *of_days, *of_lists, *_unset(self))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -162,7 +160,7 @@ class IdSpec(_MayBeAmounts):
 
     def __repr__(self) -> str:
         """Return the original repr if none of the settings added later is set."""
-        return _repr_without(self, *(() if self.evict else ("evict",)), *_unset(self))
+        return _repr_without(self, *_unset(self, "evict"))
 
     @property
     def growth(self) -> Growth | None:
@@ -184,15 +182,13 @@ class IdSpec(_MayBeAmounts):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the files that are needed for it."""
-        more = tuple(c for c in (self.weights, self.order_by) if c)
-        return (*(self.cross or (self.column,)), *more)
+        return (*(self.cross or (self.column,)), *filter(None, (self.weights, self.order_by)))
 
 
-_WRITTEN = ("unit", "missing")  # settings of amounts besides their form
-
-
-def _unset(spec: NumericSpec | IdSpec) -> list[str]:
-    return [name for name in _WRITTEN if not getattr(spec, name)]
+def _unset(spec: LabelSpec | NumericSpec | IdSpec, *later: str) -> list[str]:
+    """Return which of the settings added later, and of those of amounts, are not set."""
+    names = (*later, "unit", "missing")
+    return [name for name in names if getattr(spec, name) in ((), None, "")]
 
 
 def _repr_without(spec: Any, *hidden: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
-from runner.config_key import Key
+from runner.config_key import UNDECLARED, Key
 from runner.data.columns.amounts import AMOUNT_FORMS
 from runner.data.columns.column_rules import find_column_problems
 from runner.data.columns.column_specs import (
@@ -36,21 +36,17 @@ MAX_COLUMNS = 10_000  # that one pattern may expand to
 RANGES: Mapping[type, Mapping[str, Key]] = {
     LabelSpec: {
         "allowed": Key(min_items=1),
-        "above": Key(),
-        "default": Key(),
         "scale": Key(gt=0),
         "classes": Key(min_items=2, max_items=MOST_CLASSES),
     },
     NumericSpec: {
         "clip": Key(min_items=2, max_items=2, note="null: no bound"),
-        "default": Key(),
         "size": Key(ge=1, le=MAX_COLUMNS),
     },
     IdSpec: {
         "num_rows": Key(ge=1, lt=2**31),
         "salt": Key(ge=0),
         "min_count": Key(ge=1),
-        "boundaries": Key(),
         "buckets": Key(ge=1, lt=2**20),
         "default": Key(ge=0),
         "max_length": Key(ge=0, lt=2**20),
@@ -193,10 +189,8 @@ def _parse_specs(
             except ConfigError as error:
                 own_problems.append(str(error))
                 continue
-            declared_key = RANGES[kind].get(name)
-            if declared_key and (
-                problem := declared_key.find_problem(f"{key}.{name}", values[name])
-            ):
+            range_ = RANGES[kind].get(name, UNDECLARED)  # a number must be finite in any case
+            if problem := range_.find_problem(f"{key}.{name}", values[name]):
                 own_problems.append(problem)
         try:
             names = expand_pattern(str(pattern), where=f"{where}.{role}")
