@@ -38,14 +38,8 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
             paths = recipe.resolve_path(recipe.declared.places[key]) if setting is None else setting
             several = [paths] if isinstance(paths, str | Path) else list(paths)
             content[key] = [_absolute(str(path)) for path in several]
-    for key, value in (
-        ("split", recipe.split),
-        ("delimiter", recipe.delimiter),
-        ("decimal", recipe.decimal),
-        ("column_names", recipe.column_names),
-    ):
-        if value:
-            content[key] = value
+    overrides = ("split", "delimiter", "decimal", "column_names")
+    content |= {key: value for key in overrides if (value := getattr(recipe, key))}
     return {key: value for key, value in content.items() if value not in ({}, [], None)}
 
 

@@ -88,19 +88,18 @@ def read_negatives(
     if type_ := fitted.id_types.get(of_item.column):
         fitted = replace(fitted, id_types=fitted.id_types | {NEGATIVES: type_})
     source = _NegativesFile(format=format_, path=path, schema=None, ids=(key, negatives))
-    keys, items = [], []
-    for file in source.files["train"]:
-        for chunk in source.read_chunks(file, source.columns_read):
-            keys_V, items_V = _encode(chunk, key, negatives, fitted)
-            keys.append(keys_V)
-            items.append(items_V)
-    if not keys:
+    encoded = [
+        _encode(chunk, key, negatives, fitted)
+        for file in source.files["train"]
+        for chunk in source.read_chunks(file, source.columns_read)
+    ]
+    if not encoded:
         raise DataError(f"{path}: has no rows")
-    keys_V = np.concatenate(keys)
+    keys_V, items_V = (np.concatenate(arrays) for arrays in zip(*encoded))
     counts_K = np.bincount(keys_V, minlength=fitted.num_rows[key.table_name])
     offsets_K1 = np.concatenate([[0], np.cumsum(counts_K)])
     order = np.argsort(keys_V, kind="stable")
-    return NegativeLists(key.name, offsets_K1, np.concatenate(items)[order])
+    return NegativeLists(key.name, offsets_K1, items_V[order])
 
 
 def _find_key(file: str, columns: Sequence[str], specs: Sequence[IdSpec]) -> IdSpec:

@@ -24,7 +24,6 @@ from runner.data.prepare.recipe import SPLITS
 from runner.data.prepare.shuffle import (
     SPILL_BYTES,
     BucketDraws,
-    Shard,
     group_shards,
     plan_shards,
     write_shards,
@@ -131,13 +130,8 @@ class _EncodedRows:
         engine: Engine,
         train_rows: list[int] | None,
     ) -> None:
-        self._table, self._starts, self._work, self._engine = (
-            table,
-            split_starts,
-            work_folder,
-            engine,
-        )
-        self._train_rows = train_rows
+        self._table, self._starts, self._work = table, split_starts, work_folder
+        self._engine, self._train_rows = engine, train_rows
         self._parts = find_parts(table)
         self._draws = _make_draws(table)  # once all is encoded, as they are after all rows
         self.facts: list[dict[str, Any]] = []
@@ -225,8 +219,8 @@ class _EncodedRows:
             shards_folder, split, spilled, self._draws if split == "train" else None
         )
         unwritten = [shard for shard in shards if not shard.path.exists()]
-        at_once = self._shards_at_once(shards)
         most = SHARD_COPIES * max((shard.num_bytes for shard in shards), default=1)
+        at_once = self._shards_at_once(most)
         num_bytes = min(SPILL_BYTES, self._engine.task_bytes - most)
         tasks = group_shards(
             unwritten, spilled, num_bytes=num_bytes, num_workers=self._engine.num_workers
@@ -237,14 +231,13 @@ class _EncodedRows:
             shard.path.rename(folder / shard.path.name)
         return [shard.path.name for shard in shards]
 
-    def _shards_at_once(self, shards: list[Shard]) -> int:
-        """Return how many files can be written at once within the memory limit.
+    def _shards_at_once(self, most: int) -> int:
+        """Return how many files, of so many bytes at most, the memory limit allows at once.
 
         Raises:
             DataError: if there is not enough for one.
         """
         engine = self._engine
-        most = SHARD_COPIES * max((shard.num_bytes for shard in shards), default=1)
         fit = engine.num_workers * engine.task_bytes // most
         if not fit and engine.is_bounded:
             raise DataError(

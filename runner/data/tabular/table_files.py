@@ -56,28 +56,23 @@ class TableFiles(TableSettings):
         Raises:
             DataError: where no file has rows, and as `check_same_schema` does.
         """
-        schemas = self._schemas_in_files
+        schemas, is_json = self._schemas_in_files, self.format == "jsonl"
         if self.format not in TEXT_FORMATS:
             schemas = promote_types(schemas)
         else:
             schemas, types = unify_guesses(schemas), self.text_types
-            if self.format != "jsonl":  # 12 may be 12.0 in some files, and no double holds all ids
+            if not is_json:  # 12 may be 12.0 in some files, and no double holds all ids
                 fields = [field for schema in schemas.values() for field in schema]
                 with_point = {f.name for f in fields if pt.is_floating(f.type)}
                 as_texts = [n for n in with_point if pt.is_integer(types.get(n, pa.null()))]
                 is_point = self.text_format.decimal == "."
                 types |= dict.fromkeys(as_texts, pa.string() if is_point else pa.float64())
+            declared, split = self.declared_in_files, self.row_split
             schemas = {
-                path: text_file_schema(
-                    schema,
-                    types,
-                    self.declared_in_files,
-                    self.row_split,
-                    json_lines=self.format == "jsonl",
-                )
+                path: text_file_schema(schema, types, declared, split, json_lines=is_json)
                 for path, schema in schemas.items()
             }
-        if self.format == "jsonl":
+        if is_json:
             schemas = {path: self._with_absent_keys(schema) for path, schema in schemas.items()}
         without_rows = sorted({str(file) for file in self._all_files} - schemas.keys())
         schemas = {**schemas, **dict.fromkeys(without_rows, next(iter(schemas.values())))}

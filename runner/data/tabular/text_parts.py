@@ -111,14 +111,12 @@ def count_blocks(task: CountTask, advance: Advance) -> list[tuple[int, int]]:
             contents = list(read_blocks(task.file, 0, span))
             if quote and any(content.count(quote) % 2 for content in contents):
                 return []
-            chunks = list(
-                read_text_chunks(
-                    task.file,
-                    types,
-                    later if begin else task.format_,
-                    skip_bad_rows=table.skips_bad_rows,
-                    blocks=span,
-                )
+            chunks = read_text_chunks(
+                task.file,
+                types,
+                later if begin else task.format_,
+                skip_bad_rows=table.skips_bad_rows,
+                blocks=span,
             )
             num_rows = sum(chunk.num_rows for chunk in chunks)
             counts.append((num_rows, sum(map(count_lines, contents))))
