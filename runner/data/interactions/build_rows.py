@@ -75,7 +75,7 @@ class RowBuilder:
                 items = pa.array(ids[HISTORY]).take(pa.array(seen.pool))
                 blocks.append((pool_name(name), pa.table({ITEM: items})))
             for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
-                part = rows.slice(first, first + 4 * BLOCK_ROWS)
+                part = rows.take(slice(first, first + 4 * BLOCK_ROWS))
                 block = encoded.take(pa.array(order_E[part.row_R]))
                 for column, lists in history_columns(part, times_E, ids, gap_name).items():
                     block = block.append_column(column, lists)

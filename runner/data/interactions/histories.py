@@ -38,8 +38,7 @@ class Rows:
     stop_R: np.ndarray
     pool: np.ndarray
 
-    def slice(self, first: int, last: int) -> Rows:
-        part = slice(first, last)
+    def take(self, part: slice | np.ndarray) -> Rows:
         return Rows(self.row_R[part], self.start_R[part], self.stop_R[part], self.pool)
 
     def flat_history(self) -> tuple[np.ndarray, np.ndarray]:
@@ -69,9 +68,8 @@ def make_rows(events: Events, split: int, settings: Interactions) -> Rows:
         row_R = _last_of_windows(row_R[events.positive_E[row_R]], begin_E, length)
     stop_R = in_pool_E1[first_at_same_time(events, begin_E)[row_R]]
     start_R = np.maximum(in_pool_E1[begin_E[row_R]], stop_R - settings.max_length)
-    long_enough_R = stop_R - start_R >= settings.min_history
-    pool = np.flatnonzero(visible_E)
-    return Rows(row_R[long_enough_R], start_R[long_enough_R], stop_R[long_enough_R], pool)
+    rows = Rows(row_R, start_R, stop_R, np.flatnonzero(visible_E))
+    return rows.take(stop_R - start_R >= settings.min_history)
 
 
 def latest_rows(events: Events, split: int, settings: Interactions) -> Rows:
@@ -86,9 +84,7 @@ def latest_rows(events: Events, split: int, settings: Interactions) -> Rows:
     begin_R = first_of_runs(events, settings.session_gap_s)[row_R]
     stop_R = in_pool_E1[row_R + 1]
     start_R = np.maximum(in_pool_E1[begin_R], stop_R - settings.max_length)
-    has_any_R = stop_R > start_R
-    pool = np.flatnonzero(events.positive_E)
-    return Rows(row_R[has_any_R], start_R[has_any_R], stop_R[has_any_R], pool)
+    return Rows(row_R, start_R, stop_R, np.flatnonzero(events.positive_E)).take(stop_R > start_R)
 
 
 def count_before(mask_E: np.ndarray) -> np.ndarray:
