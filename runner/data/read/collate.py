@@ -128,10 +128,7 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
     """
     num_singles = len(spans[0][0].ids_FW)
     num_ids = num_singles * size
-    list_columns = range(len(spans[0][0].lists))
-    lists = _concatenate_lists(
-        [[rows.lists[n] for rows, _, _ in spans] for n in list_columns], spans
-    )
+    lists = _concatenate_lists([rows.lists for rows, _, _ in spans], spans)
     received = _received_whole(spans)
     if received is not None and received.ids_V is not None:
         values = received.ids_V
@@ -157,10 +154,7 @@ def _collate_sparse(spans: Sequence[RowSpan], keys: list[str], size: int) -> Key
 
 
 def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> KeyedJaggedTensor:
-    columns = range(len(keys))
-    lists = _concatenate_lists(
-        [[rows.sequences[n] for rows, _, _ in spans] for n in columns], spans
-    )
+    lists = _concatenate_lists([rows.sequences for rows, _, _ in spans], spans)
     offsets = np.concatenate([np.zeros(1, np.int64), *lists.ends])
     received = _received_whole(spans)
     if received is not None and received.sequences_V is not None:
@@ -202,12 +196,12 @@ class _ListColumns:
 
 
 def _concatenate_lists(
-    columns: Sequence[Sequence[JaggedColumn]], spans: Sequence[RowSpan]
+    windows: Sequence[Sequence[JaggedColumn]], spans: Sequence[RowSpan]
 ) -> _ListColumns:
-    """Concatenate list columns; `columns` has for each of them its lists in every span."""
+    """Concatenate list columns; `windows` has for each span the columns of its window."""
     values, ends, weights, total = [], [], [], 0
-    weighted = any(lists.weights_V is not None for column in columns for lists in column)
-    for column in columns:
+    weighted = any(lists.weights_V is not None for columns in windows for lists in columns)
+    for column in zip(*windows):
         for lists, (_, a, b) in zip(column, spans):
             offsets = lists.offsets_W1[a : b + 1]
             values.append(lists.values_V[offsets[0] : offsets[-1]])

@@ -88,9 +88,8 @@ def read_numbers(
     if not _holds(values.type, default):
         is_id = isinstance(default, int)  # numbers become float32 in any case
         values = values.cast(pa.int64() if is_id else pa.float64(), safe=is_id)
-    return read_numbers(
-        pc.fill_null(values, _make_scalar(default, values.type)), name, default, source
-    )
+    filled = pc.fill_null(values, _make_scalar(default, values.type))
+    return read_numbers(filled, name, default, source)
 
 
 def _holds(type_: pa.DataType, value: float) -> bool:
@@ -173,9 +172,8 @@ def gather_list_column(
     if flat.null_count and c.default is None and c.encode != "growing":
         missing = flat.is_null().to_numpy()
         fail(c.name, np.where(missing, "null", ""), missing, "missing and has no default")
-    values_V, positions, offsets_W1 = gather_lists(
-        check_ids(encode_ids(flat, c, source), c, fail), offsets_R1, order
-    )
+    ids = check_ids(encode_ids(flat, c, source), c, fail)
+    values_V, positions, offsets_W1 = gather_lists(ids, offsets_R1, order)
     weights_V = None
     if isinstance(c, CategoricalColumn) and c.weights:
         weights, weight_offsets_R1 = _flatten_lists(table[c.weights])

@@ -174,13 +174,11 @@ class BlockReader:
     ) -> np.ndarray:
         singles = self._columns.singles
         large = any(c.num_rows > 2**31 or c.encode == "growing" for c in singles)
-        ids_FW = allocate_matrix(
-            len(singles), selection.num_selected, np.int64 if large else np.int32
-        )
+        type_ = np.int64 if large else np.int32
+        ids_FW = allocate_matrix(len(singles), selection.num_selected, type_)
         for f, c in enumerate(singles):
-            selection.gather_into(
-                ids_FW[f], check_ids(encode_ids(table[c.name], c, source), c, source.fail)
-            )
+            ids = check_ids(encode_ids(table[c.name], c, source), c, source.fail)
+            selection.gather_into(ids_FW[f], ids)
         return ids_FW
 
     def _gather_weights(

@@ -72,8 +72,7 @@ class ParquetDataset(BlockDataset):
     def read_carried_columns(self, split: str, start: int, stop: int) -> pa.Table:
         """Return the carried columns of rows [start, stop) of a split, in file order."""
         names = [name.removeprefix(CARRIED_PREFIX) for name in self.columns.carried]
-        table = self.read_columns(split, self.columns.carried, start, stop)
-        return table.rename_columns(names)
+        return self.read_columns(split, self.columns.carried, start, stop).rename_columns(names)
 
     def seen_items(self, split: str) -> SeenItems | None:
         """Return the items that the users of a split have seen; see `Dataset.seen_items`."""

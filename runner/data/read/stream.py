@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -139,7 +140,7 @@ def iterate_batch_slices(
     """
     waiting: list[RowSpan] = []
     num_waiting, num_done = 0, 0
-    with WindowReader(open_source, workers) as window_reader:
+    with closing(WindowReader(open_source, workers)) as window_reader:
         for rows in window_reader.windows(epoch_plan, rank_slice):
             at = 0
             while (
@@ -174,10 +175,7 @@ class WindowReader:
         self._local = threading.local()  # each thread has its source; files are not shared
         self._sources: list[WindowSource] = []
 
-    def __enter__(self) -> WindowReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         for source in self._sources:
             source.close()
 
