@@ -336,8 +336,7 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
     # most columns of days never fit as hours, and most of hours never as days: few fit both
     days = [form for form in ("yymmddhh", "yyyymmdd") if _are_times(x, form, 1.0)]
     if not days and pc.count_distinct(x).as_py() >= FEWEST_DAYS:  # of any year, as of births
-        is_written = _are_times(x, "yyyymmdd", 1.0, EARLIEST_WRITTEN_S)
-        days = ["yyyymmdd"] if is_written else []
+        days = ["yyyymmdd"] if _are_times(x, "yyyymmdd", 1.0, EARLIEST_WRITTEN_S) else []
     if days:
         return AMBIGUOUS.join(days)
     clocked = ("yyyymmddhh", "yyyymmddhhmm", "yyyymmddhhmmss")

@@ -138,8 +138,7 @@ class ArrowBlockFile:
             block.validate()  # otherwise damaged lengths would be used
             for position, column in zip(positions, block.columns):
                 if compute_checksum(column) != checksums[position]:
-                    name = self.schema.names[position]
-                    raise pa.ArrowInvalid(f"column {name!r}: wrong checksum")
+                    raise pa.ArrowInvalid(f"column {self.schema.names[position]!r}: wrong checksum")
             blocks.append(block)
         return pa.Table.from_batches(blocks).select(list(columns))
 

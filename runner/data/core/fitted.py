@@ -60,8 +60,7 @@ class FittedTransforms:
         if self.id_types:  # earlier versions did not distinguish unsigned integers
             types = {name: t.replace("unsigned", "integer") for name, t in self.id_types.items()}
             fields["id_types"] = types
-        text = json.dumps(fields, sort_keys=True)
-        hasher = hashlib.sha256(text.encode())
+        hasher = hashlib.sha256(json.dumps(fields, sort_keys=True).encode())
         for name in sorted(self.vocabularies):
             hasher.update(name.encode())
             hasher.update(np.ascontiguousarray(self.vocabularies[name]).data)
@@ -83,8 +82,7 @@ class FittedTransforms:
             vocabularies = {}
             for number, name in enumerate(names):
                 path = folder / f"vocabulary-{number}.parquet"
-                table = read_parquet(path)
-                vocabularies[name] = table["value"].to_numpy()
+                vocabularies[name] = read_parquet(path)["value"].to_numpy()
             path = folder / FITTED_FILE
             fitted = cls(**values, vocabularies=vocabularies)
             actual = fitted.digest()

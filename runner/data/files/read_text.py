@@ -80,9 +80,8 @@ def infer_text_schema(file: DataFile, format_: TextFormat) -> pa.Schema:
         # malformed lines are reported by `read_text_chunks`
         table = _parse_csv(block, format_, invalid=lambda row: "skip")
         assert table.schema.names is not None  # decodes them, which may raise
-        return pa.schema(
-            [pa.field(n, _readable_type(c)) for n, c in zip(table.schema.names, table.columns)]
-        )
+        types = map(_readable_type, table.columns)
+        return pa.schema(list(zip(table.schema.names, types)))
     except UnicodeDecodeError as error:
         fix = _explain_conversion(error.object, file)
         problem = f"no text in UTF-8: byte {error.object[error.start]:#04x} at {error.start:,}"

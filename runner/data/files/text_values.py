@@ -56,8 +56,7 @@ def cast_texts(
         texts = table[name].combine_chunks()
         is_number = pt.is_integer(type_) or pt.is_floating(type_)
         if is_number:
-            stands_for_none = pc.is_in(texts, pa.array(MISSING_NUMBERS))
-            texts = pc.if_else(stands_for_none, missing, texts)
+            texts = pc.if_else(pc.is_in(texts, pa.array(MISSING_NUMBERS)), missing, texts)
         if pt.is_integer(type_):
             fits = match_integers(texts)
         elif pt.is_floating(type_):

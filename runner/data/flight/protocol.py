@@ -188,8 +188,7 @@ class ServedData:
 
 
 def _plain(columns: Columns) -> dict[str, Any]:
-    values = asdict(columns)
-    return {k: v for k, v in values.items() if k not in ("singles", "lists")}
+    return {k: v for k, v in asdict(columns).items() if k not in ("singles", "lists")}
 
 
 def _read_columns(values: Mapping[str, Any]) -> Columns:

@@ -67,8 +67,7 @@ class Servers:
         served: dict[str, ServedData] = {}
         for server in self._servers:
             try:
-                client = self._connect(server)
-                served[server.location] = _describe(client, self._options(CONNECT_S))
+                served[server.location] = _describe(self._connect(server), self._options(CONNECT_S))
             except (pa.ArrowException, OSError) as error:
                 self._skip(server, None, error)
         if not served:
@@ -171,10 +170,8 @@ class Servers:
 
 def _describe(client: flight.FlightClient, options: flight.FlightCallOptions) -> ServedData:
     body = str(PROTOCOL_VERSION).encode()
-    answer = b"".join(
-        bytes(part.body) for part in client.do_action(flight.Action(DESCRIBE, body), options)
-    )
-    return ServedData.from_json(answer)
+    parts = client.do_action(flight.Action(DESCRIBE, body), options)
+    return ServedData.from_json(b"".join(bytes(part.body) for part in parts))
 
 
 def _describe_failure(error: BaseException, timeout_s: float) -> str:

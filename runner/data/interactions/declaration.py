@@ -149,8 +149,7 @@ def expand_schema(
         table = settings.get("table") or name
         sequences[history] = {**settings, "column": history, "table": table, **length}
     if interactions.time_gap:
-        gap = {"num_rows": GAP_BUCKETS, **length}
-        sequences[f"{HISTORY}_{TIME_GAP}"] = gap
+        sequences[f"{HISTORY}_{TIME_GAP}"] = {"num_rows": GAP_BUCKETS, **length}
     return {
         **{k: v for k, v in schema.items() if k != INTERACTIONS},
         "labels": schema.get("labels") or {LABEL: {}},

@@ -48,8 +48,7 @@ class PartitionWriter:
     def _write(self, number: int, table: pa.Table) -> None:
         if number not in self._open:
             sink = self._files.enter_context(pa.OSFile(str(self._paths[number]), "wb"))
-            writer = pa.ipc.new_stream(sink, table.schema)
-            self._open[number] = self._files.enter_context(writer)
+            self._open[number] = self._files.enter_context(pa.ipc.new_stream(sink, table.schema))
         self._open[number].write_table(table.combine_chunks())
 
 

@@ -227,8 +227,7 @@ def _encode(
         for name, values_R in own_columns.items():
             encoded = encoded.append_column(OWN + name, pa.array(values_R))
         if settings.makes_label:
-            label = pa.array(events.positive_R.astype(np.int8))
-            encoded = encoded.append_column(LABEL, label)
+            encoded = encoded.append_column(LABEL, pa.array(events.positive_R.astype(np.int8)))
         writer.write(encoded.take(pa.array(rows)), events.users_R[rows])
         advance(chunk.num_rows)
         schema = schema or chunk.table.schema

@@ -67,8 +67,7 @@ def read_events(
         validator.reject(name, ids.missing, lambda _: "is missing: an event has a user and an item")
         keys.append(ids.values)
     times_R = parse_times(single_array(table, settings.time), settings.time_unit)
-    wrong_R = ~np.isfinite(times_R)
-    validator.reject(settings.time, wrong_R, lambda _: "is missing, or no time")
+    validator.reject(settings.time, ~np.isfinite(times_R), lambda _: "is missing, or no time")
     positive_R, target_R = np.ones((2, table.num_rows), bool)
     if settings.rating is not None:
         ratings_R, missing_R = read_numbers(table, settings.rating)

@@ -107,6 +107,5 @@ class SeenWriter:
 
 def _shift_slices(rows: pa.Table, offset: int) -> pa.Table:
     for name in (START, STOP):
-        number = rows.schema.get_field_index(name)
-        rows = rows.set_column(number, name, pc.add(rows[name], offset))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, pc.add(rows[name], offset))
     return rows

@@ -131,8 +131,7 @@ class Amazon(Recipe):
         pq.write_table(
             pa.table({name: values[has_split] for name, values in columns.items()}), events
         )
-        table = self.table(events, sizes)
-        names, fitted, _ = rewrite_events(table, folder, lambda _: None)
+        names, fitted, _ = rewrite_events(self.table(events, sizes), folder, lambda _: None)
         events.unlink()
         advance(3)
         mean_length = fitted.mean_length["history"]

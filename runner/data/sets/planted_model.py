@@ -120,15 +120,12 @@ class PlantedModel:
                 logit_R = logit_R + self.conflict * flip_by_task(task, parts[1], drawn.ranks[0])
             probabilities.append((1 / (1 + np.exp(-logit_R))).astype(np.float32))
             labels.append((rng.random(count) < probabilities[-1]).astype(np.int8))
-        labels_TR, probability_TR = np.stack(labels), np.stack(probabilities)
         ids = [
             ((ranks * column.step + column.shift) % column.num_ids).astype(np.int32)
             for column, ranks in zip(self.columns, drawn.ranks)
         ]
-        missing_DR = drawn.missing_DR
-        return PlantedRows(
-            drawn.numeric_DR, missing_DR, ids, drawn.offsets, labels_TR, probability_TR
-        )
+        features = (drawn.numeric_DR, drawn.missing_DR, ids, drawn.offsets)
+        return PlantedRows(*features, np.stack(labels), np.stack(probabilities))
 
     def draw_features(self, rng: np.random.Generator, count: int) -> DrawnFeatures:
         """Draw the features of some rows."""
@@ -163,8 +160,7 @@ class PlantedModel:
             if offsets_R1 is None:
                 ids_R += effects
             else:
-                sums_R = sum_lists(effects, offsets_R1)
-                ids_R += sums_R / math.sqrt(column.mean_length or 1)
+                ids_R += sum_lists(effects, offsets_R1) / math.sqrt(column.mean_length or 1)
         pairs_R = np.zeros(count)
         for pair in self.pairs:
             first_R = _take_effects(pair.first_effects, drawn.ranks[pair.first])

@@ -310,8 +310,7 @@ class Synthetic(Recipe):
             if offsets is None:
                 yield ids
             else:
-                type_ = _id_type(size, is_list=True)
-                yield pa.ListArray.from_arrays(pa.array(offsets), ids, type_)
+                yield pa.ListArray.from_arrays(pa.array(offsets), ids, _id_type(size, is_list=True))
 
 
 def _id_type(size: int, *, is_list: bool) -> pa.DataType:

@@ -98,8 +98,7 @@ class TransformFitter:
         validator = RowValidator.for_chunk(chunk, self._skip_bad_rows, SKIP_HINT)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         numeric = [spec for spec in self._declared.numeric if spec.standardise]
-        plain = FittedTransforms()
-        for name, encoded in encode_numbers(table, numeric, plain, validator):
+        for name, encoded in encode_numbers(table, numeric, FittedTransforms(), validator):
             x = encoded[in_train & ~validator.bad_R]
             if len(x):
                 mean = float(x.mean(dtype=np.float64))

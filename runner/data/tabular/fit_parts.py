@@ -145,8 +145,7 @@ def fit_part(task: PartTask, advance: Advance) -> None:
                 problem = problem or chunk.problem
                 advance(chunk.num_rows)
         counts = {"train_rows": train_rows, "num_rows": num_rows, "problem": problem}
-        facts = {**writer.facts(), **counts}
-        (folder / FACTS_FILE).write_text(json.dumps(facts))
+        (folder / FACTS_FILE).write_text(json.dumps({**writer.facts(), **counts}))
 
 
 def check_rows_before(task: PartTask, num_rows: int) -> None:

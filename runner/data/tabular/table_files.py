@@ -129,8 +129,7 @@ class TableFiles(TableSettings):
     @cached_property
     def _footers(self) -> dict[str, tuple[pa.Schema, list[int]]]:
         """Path -> the columns of a Parquet file, and the number of rows of each row group."""
-        is_parquet = self.format == "parquet"
-        return {str(f): read_parquet_schema(f) for f in self._all_files if is_parquet}
+        return {str(f): read_parquet_schema(f) for f in self._all_files if self.format == "parquet"}
 
     @property
     def partition_texts(self) -> Collection[str]:

@@ -152,8 +152,7 @@ class TableRecipe(TableFiles, Recipe):
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
         """Return the columns of direct files. `open_table` has those of rewritten ones."""
-        first = next(iter(self.schemas.values()))
-        columns = direct_columns(self.declared, first)
+        columns = direct_columns(self.declared, next(iter(self.schemas.values())))
         assert columns is not None
         return columns
 
