@@ -116,11 +116,14 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
 def _read_texts(
     table: pa.Table, label: LabelSpec, validator: RowValidator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers, [R] float64, and which are missing, [R] bool.
+    """Return the numbers, [R] float64, and which are missing, [R] bool; NaN is missing.
 
     The number is 1 where a text is a positive one, or the index of the text among the grades.
     """
-    texts = label_texts(single_array(table, label.column))
+    values = single_array(table, label.column)
+    if pt.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), None, values)
+    texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
@@ -149,13 +152,6 @@ def find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
         pc.replace_substring_regex(values, r"^(-?\d+)\.0$", r"\1") for values in (texts, known)
     )
     return pc.coalesce(places, pc.index_in(whole, whole_known))
-
-
-def label_texts(values: pa.Array) -> pa.Array:
-    """Return the values of a label as texts, without spaces around them; NaN is missing."""
-    if pt.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), None, values)
-    return pc.utf8_trim_whitespace(values.cast(pa.string()))
 
 
 def encode_numbers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -142,21 +142,16 @@ class RowSource(DataFile):
             elif isinstance(item, pa.Table):
                 yield item
             elif isinstance(item, Mapping):  # the following ones must be rows, too
-                yield from _tables_of_mappings(chain([item], items))
+                rows, schema = chain([item], items), None
+                while chunk := list(islice(rows, CHUNK_ROWS)):
+                    table = table_of_mappings(chunk, schema)
+                    schema = table.schema  # all tables have the types of the first one
+                    yield table
             else:
                 raise DataError(
                     f"{self}: must bring a pyarrow.RecordBatch, pyarrow.Table or mapping, not "
                     f"{type(item).__name__}"
                 )
-
-
-def _tables_of_mappings(rows: Iterable[Any]) -> Iterator[pa.Table]:
-    """Collect rows into tables, all with the types of the first one."""
-    iterator, schema = iter(rows), None
-    while chunk := list(islice(iterator, CHUNK_ROWS)):
-        table = table_of_mappings(chunk, schema)
-        schema = table.schema
-        yield table
 
 
 @dataclass(frozen=True)
