@@ -50,7 +50,6 @@ def parse_eviction(value: Any, where: str) -> Eviction | None:
     """Parse `evict: {by: lru, every: 1000, share: 0.1}`.
 
     Args:
-        value: from the schema.
         where: its dotted key, for messages.
 
     Raises:

@@ -138,7 +138,6 @@ class FileEncoder:
         """Yield the rows of a file from a row on, with the number in the file of the first one.
 
         Args:
-            path: the file.
             row: number in the file of the first row.
             first_row: its number in the stream.
 

@@ -150,9 +150,8 @@ class TopicSource:
                     continue
                 poller.reset()
                 rows = self._decoder.decode(messages, first_row)
-                yield StreamChunk(
-                    rows, _positions_in_chunk(messages, consumer.offsets_before(messages))
-                )
+                before = consumer.offsets_before(messages)
+                yield StreamChunk(rows, _positions_in_chunk(messages, before))
                 first_row += len(messages)
 
 

@@ -48,8 +48,6 @@ class RoundRobinConsumer:
 
     Args:
         servers: addresses of the broker.
-        topic: its name.
-        client_settings: further settings of the client.
         begin: `earliest` or `latest`, the position if `offsets` is not given.
         offsets: of each partition's next message.
         first_row: number of rows of the stream before that position.

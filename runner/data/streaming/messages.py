@@ -36,10 +36,8 @@ class MessageDecoder:
 
     Args:
         topic: for messages about bad ones.
-        columns: of the rows.
         types: of the values in a message.
         declared: the columns that the encoder of tables makes; None: values are used unchanged.
-        fitted: the transforms of these.
     """
 
     topic: str
@@ -61,8 +59,6 @@ class MessageDecoder:
         """Return the decoder of a topic.
 
         Args:
-            topic: its name.
-            declared: all columns.
             trained: folder with the transforms of a run; None: nothing was fitted.
 
         Raises:

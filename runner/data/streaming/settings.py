@@ -54,13 +54,11 @@ def encoded_types(declared: Declared, known: Mapping[str, str]) -> pa.Schema:
     which a list is ordered, are texts, to which numbers are converted.
 
     Args:
-        declared: all columns.
         known: column -> `integer`, `unsigned` or `string`, its type in training.
     """
     types: dict[str, pa.DataType] = {}
     for label in declared.labels:
-        is_label_text = label.is_text or label.input
-        types[label.column] = pa.string() if is_label_text else pa.float64()
+        types[label.column] = pa.string() if label.is_text or label.input else pa.float64()
     for number in declared.numbers:
         vector = pa.string() if number.separator else pa.list_(pa.float64())
         single = pa.string() if number.input else pa.float64()
@@ -83,8 +81,7 @@ def _id_type(spec: IdSpec, known: str | None) -> pa.DataType:
         return pa.string()
     if spec.encode == "bucketise":
         return pa.float64()
-    is_text = spec.separator or "string" in (spec.input, known)
-    if is_text:
+    if spec.separator or "string" in (spec.input, known):
         return pa.string()
     return pa.uint64() if known == "unsigned" else pa.int64()
 
@@ -93,7 +90,6 @@ def fill_empty_types(schema: pa.Schema, types: pa.Schema) -> pa.Schema:
     """Return the types of a file, where a column without any value has the type of its role.
 
     Args:
-        schema: of the file.
         types: column -> the type of its role.
     """
 
