@@ -145,7 +145,8 @@ def check_ids(
     """Refuse ids out of range, which fused tables would silently map to row 0."""
     if c.encode == "growing":
         return ids
-    if ids.dtype.kind == "i":  # viewed as unsigned, a negative id exceeds any number of rows
+    # viewed as unsigned, a negative id exceeds any number of rows that its type can represent
+    if ids.dtype.kind == "i" and c.num_rows <= np.iinfo(ids.dtype).max:
         wrong = len(ids) > 0 and int(ids.view(ids.dtype.str.replace("i", "u")).max()) >= c.num_rows
     else:
         wrong = len(ids) > 0 and (ids.min() < 0 or ids.max() >= c.num_rows)

@@ -60,6 +60,19 @@ def test_a_bad_value_is_named_by_file_row_group_row_and_column(
     assert shown in message
 
 
+@pytest.mark.parametrize(("type_", "num_rows"), [(pa.int8(), 1000), (pa.int16(), 100_000)])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_negative_id_of_a_type_that_is_narrower_than_its_table_is_refused(
+    tmp_path, type_, num_rows, is_list
+):
+    column = CategoricalColumn("item", num_rows, is_list=is_list)
+    columns = Columns(labels=(LabelColumn("y"),), categorical=(column,))
+    ids = pa.array([[3], [-1]], pa.list_(type_)) if is_list else pa.array([3, -1], type_)
+    data = dataset(write(tmp_path, pa.table({"y": [0, 1], "item": ids})), columns)
+    with pytest.raises(DataError, match=f"row 1, column 'item': value -1: .* 0 to {num_rows - 1}"):
+        read(data, batch_size=2)
+
+
 def test_log1p_of_minus_one_is_refused_where_nothing_clips(tmp_path):
     columns = Columns(labels=(LabelColumn("y"),), numeric=(NumericColumn("x", log1p=True),))
     data = dataset(write(tmp_path, pa.table({"y": [0, 1], "x": [3.0, -1.0]})), columns)
