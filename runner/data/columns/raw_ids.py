@@ -326,9 +326,9 @@ def _read_parallel_list(
     )
     if not wrong_R.any():
         return values
-    indices = np.repeat(found_R1[:-1] - offsets_R1[:-1], lengths_R) + np.arange(offsets_R1[-1])
-    usable = ~np.repeat(wrong_R, lengths_R)
-    return np.where(usable, values[np.where(usable, indices, 0)] if len(values) else 0.0, 0.0)
+    aligned_V = np.zeros(offsets_R1[-1])  # 0 in bad rows
+    aligned_V[np.repeat(~wrong_R, lengths_R)] = values[np.repeat(~wrong_R, found_lengths_R)]
+    return aligned_V
 
 
 def _read_order(

@@ -114,8 +114,10 @@ def encode_ids(
 
     Ids of a growing table are int64, and NO_ID if missing.
     """
-    if c.encode == "growing":
-        return _read_raw_ids(values)
+    if c.encode == "growing":  # missing ones are NO_ID in prepared files, null in a user's files
+        missing = values.is_null().to_numpy()
+        ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)
+        return np.where(missing, NO_ID, ids)
     if not isinstance(c, CategoricalColumn) or c.encode == "as_is":
         return read_numbers(values, c.name, c.default, source)
     if not values.null_count or c.default is None:
@@ -123,13 +125,6 @@ def encode_ids(
     missing = values.is_null().to_numpy()
     hashed = hash_ids(read_numbers(values, c.name, 0, source), c.num_rows, c.salt)
     return np.where(missing, c.default, hashed)  # the default is an id: it is not hashed
-
-
-def _read_raw_ids(values: pa.ChunkedArray) -> np.ndarray:
-    """Return raw ids; missing ones are NO_ID in prepared files and null in a user's files."""
-    missing = values.is_null().to_numpy()
-    ids = _to_numpy(pc.fill_null(values, 0)).astype(np.int64)
-    return np.where(missing, NO_ID, ids)
 
 
 def _to_numpy(values: pa.ChunkedArray) -> np.ndarray:
