@@ -234,9 +234,8 @@ def _parse_text_dates(texts: pa.Array, order: str) -> np.ndarray:
     months_R = months_R + 1 + month_numbers.to_numpy()  # one of the two is 0
     years_R = years_R + np.select([years_R < 69, years_R < 100], [2000, 1900], 0)
     hours_R, minutes_R, seconds_R = number("H"), number("M"), number("S")
-    half_R = (
-        pc.utf8_lower(pc.struct_field(matches, "P")).fill_null("").to_numpy(zero_copy_only=False)
-    )
+    half = pc.utf8_lower(pc.struct_field(matches, "P")).fill_null("")
+    half_R = half.to_numpy(zero_copy_only=False)
     fits_R &= (half_R == "") | ((hours_R >= 1) & (hours_R <= 12))
     hours_R = np.where(half_R == "", hours_R, hours_R % 12 + 12 * (half_R == "p"))
     fits_R &= (years_R >= 1900) & (hours_R < 24) & (minutes_R < 60) & (seconds_R < 60)

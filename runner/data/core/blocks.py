@@ -49,9 +49,8 @@ def open_blocks(path: Path) -> BlockFile:
     Raises:
         DataError: naming the file, if it is missing, truncated or inconsistent.
     """
-    kind, file_class = (
-        ("Arrow", ArrowBlockFile) if path.suffix == ARROW_SUFFIX else ("Parquet", ParquetBlockFile)
-    )
+    is_ours = path.suffix == ARROW_SUFFIX
+    kind, file_class = ("Arrow", ArrowBlockFile) if is_ours else ("Parquet", ParquetBlockFile)
     try:
         return file_class(path)
     except FileNotFoundError:
@@ -167,10 +166,9 @@ class ArrowWriter(AbstractContextManager["ArrowWriter"]):
         block = pa.ipc.read_record_batch(block.serialize(), self._schema)
         checksums = np.array([compute_checksum(column) for column in block.columns], np.uint64)
         self._row_counts.append(block.num_rows)
-        row_counts = np.array(self._row_counts, np.int64).tobytes()
-        self._file.write_batch(
-            block, custom_metadata={CHECKSUMS_KEY: checksums.tobytes(), ROW_COUNTS_KEY: row_counts}
-        )
+        row_counts = np.array(self._row_counts, np.int64)
+        facts = {CHECKSUMS_KEY: checksums.tobytes(), ROW_COUNTS_KEY: row_counts.tobytes()}
+        self._file.write_batch(block, custom_metadata=facts)
 
     def close(self) -> None:
         self._file.close()

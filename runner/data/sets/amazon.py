@@ -139,21 +139,13 @@ class Amazon(Recipe):
 
     def columns(self, fitted: Mapping[str, Any]) -> Columns:
         sizes = fitted["num_rows"]
+        history = SequenceColumn(
+            "history", sizes["item"], self.max_length, "item", overlaps=self.train_on == "every"
+        )
         return Columns(
             labels=(LabelColumn("label"),),
-            categorical=(
-                CategoricalColumn("user", sizes["user"]),
-                CategoricalColumn("item", sizes["item"]),
-            ),
-            sequences=(
-                SequenceColumn(
-                    "history",
-                    sizes["item"],
-                    self.max_length,
-                    "item",
-                    overlaps=self.train_on == "every",
-                ),
-            ),
+            categorical=tuple(CategoricalColumn(name, sizes[name]) for name in ("user", "item")),
+            sequences=(history,),
             groups=("user",),
         )
 

@@ -105,15 +105,13 @@ def encode_part(task: EncodeTask, advance: Advance) -> None:
         DataError: for the first bad row, unless bad rows are skipped, for an unreadable chunk
             before any readable one, and if an earlier pass has seen other rows.
     """
-    table = task.table
+    table, part = task.table, task.part
     encoder = _PartEncoder(task)
     train_rows = num_rows = 0
     with complete_folder(task.folder) as folder:
         spills = _Spills(folder, copy.deepcopy(task.draws), task.task_bytes // 4)
         try:
-            for chunk, masks in iterate_part(
-                table, task.part, table.columns_read, task.split_starts
-            ):
+            for chunk, masks in iterate_part(table, part, table.columns_read, task.split_starts):
                 encoded, bad_R = encoder.encode_or_blank(chunk)
                 encoder.count_in_no_split(chunk, masks)
                 for split, mask_R in masks.items():

@@ -98,9 +98,8 @@ class ValueNames:
         known = self._texts.setdefault(column, {})
         missing = hashes - known.keys()
         try:
-            for text_hashes, texts in (
-                iterate_texts(self.table, self._fitted, column) if missing else ()
-            ):
+            found = iterate_texts(self.table, self._fitted, column) if missing else ()
+            for text_hashes, texts in found:
                 places = np.flatnonzero(np.isin(text_hashes, list(missing)))
                 known |= {int(text_hashes[place]): texts[int(place)].as_py() for place in places}
                 missing -= known.keys()
