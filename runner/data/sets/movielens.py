@@ -104,13 +104,9 @@ class MovieLens(Recipe):
         genres = CategoricalColumn(
             "genres", sizes["genres"], is_list=True, mean_length=fitted["mean_length"]
         )
+        singles = (CategoricalColumn(name, sizes[name]) for name in SINGLE_ID_COLUMNS)
         return Columns(
-            labels=(LabelColumn("label"),),
-            categorical=(
-                *(CategoricalColumn(name, sizes[name]) for name in SINGLE_ID_COLUMNS),
-                genres,
-            ),
-            groups=("user",),
+            labels=(LabelColumn("label"),), categorical=(*singles, genres), groups=("user",)
         )
 
     def _folder(self) -> Path:

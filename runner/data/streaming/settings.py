@@ -93,17 +93,12 @@ def fill_empty_types(schema: pa.Schema, types: pa.Schema) -> pa.Schema:
         types: column -> the type of its role.
     """
 
-    def is_empty(type_: pa.DataType) -> bool:
-        return bool(pt.is_null(type_.value_type if is_list(type_) else type_))
+    def fill(field: pa.Field) -> pa.Field:
+        values = field.type.value_type if is_list(field.type) else field.type
+        is_empty = field.name in types.names and pt.is_null(values)
+        return field.with_type(types.field(field.name).type) if is_empty else field
 
-    return pa.schema(
-        [
-            f.with_type(types.field(f.name).type)
-            if f.name in types.names and is_empty(f.type)
-            else f
-            for f in schema
-        ]
-    )
+    return pa.schema(list(map(fill, schema)))
 
 
 def plain_transforms(declared: Declared) -> FittedTransforms:
