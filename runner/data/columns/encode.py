@@ -56,11 +56,9 @@ def encode_chunk(
     """
     table = chunk.table
     assert table is not None
-    columns: dict[str, pa.Array] = {}
-    for label in declared.labels:
-        columns[label.name] = pa.array(encode_label(table, label, validator))
-    for name, x in encode_numbers(table, declared.numeric, fitted, validator):
-        columns[name] = pa.array(x)
+    columns = {s.name: pa.array(encode_label(table, s, validator)) for s in declared.labels}
+    numbers = encode_numbers(table, declared.numeric, fitted, validator)
+    columns |= {name: pa.array(x) for name, x in numbers}
     for spec in declared.ids:
         columns |= _encode_ids(spec, table, fitted, validator)
     for name in declared.groups:
