@@ -9,14 +9,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
 from runner.machine.cache_folder import cache_root
 
 FOLDER = "file_hashes"
-CHUNK_BYTES = 1 << 22
 LARGE_BYTES = 10**10  # of a file that takes so long that a message explains the wait
 # A file that was written so recently may be written again with the same modification time
 SETTLED_S = 2.0
@@ -41,7 +39,7 @@ def hash_file(path: Path) -> str:
         if state[0] >= LARGE_BYTES:
             size = f"{state[0] / 1e9:,.0f} GB"
             print(f"{path}: {size} are read once, to know them again", file=sys.stderr, flush=True)
-        digest = _hash_content(file)
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         if state == _state(file.fileno()) and abs(time.time() - state[1] / 1e9) > SETTLED_S:
             _remember(known, [*state, digest])
     return digest
@@ -54,14 +52,7 @@ def hash_file_anew(path: Path) -> str:
         OSError: if the file cannot be read.
     """
     with open(path, "rb") as file:
-        return _hash_content(file)
-
-
-def _hash_content(file: BinaryIO) -> str:
-    hasher = xxhash.xxh3_128()
-    while chunk := file.read(CHUNK_BYTES):
-        hasher.update(chunk)
-    return hasher.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
 
 
 def _state(descriptor: int) -> list[int]:
