@@ -106,9 +106,6 @@ def find_split_columns(
     """Find the columns that say of which split a row is, among those that no hint names.
 
     Args:
-        sample: rows of the table.
-        columns: its statistics.
-        hints: what the user says of the columns.
         missing: the splits other than train that have no path.
         is_whole: whether the sample has all rows.
     """
@@ -146,7 +143,6 @@ def train_share(f: ColumnStatistics, train: Sequence[str]) -> float:
     """Return the share of rows that a split by a column trains on.
 
     Args:
-        f: the column.
         train: its values for train rows.
     """
     known = {value.strip() for value in train}

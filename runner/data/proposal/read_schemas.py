@@ -157,7 +157,6 @@ def read_codes_as_texts(
 
     Args:
         file: its first block is read.
-        layout: how it is written.
         schema: the types that were guessed.
 
     Returns:
@@ -189,7 +188,6 @@ def find_written_integers(
 
     Args:
         file: its first block is read.
-        layout: how it is written.
         doubles: columns that may hold such numbers.
         integers: columns that hold no point.
     """

@@ -92,9 +92,6 @@ def propose_schema(
 
     Args:
         path: the files of the train split, or of all splits.
-        validation: files of the validation split, if it has its own.
-        test: files of the test split, if it has its own.
-        hints: what the user says of the columns.
         on_sample: called with the sample before its columns are examined.
 
     Raises:
@@ -211,11 +208,7 @@ def _choose_uses(
     """Return the uses of a table of events, or of rows with labels.
 
     Args:
-        files: of the table.
-        table: a sample of its rows.
         columns: its statistics, without the columns that say of which split a row is.
-        hints: what the user says of the columns.
-        notes: gets each decision.
         time_form: the form of the time that the user has named; empty if they have named none.
         split: by such a column; empty: there is none.
         is_whole: whether the sample has all train rows.

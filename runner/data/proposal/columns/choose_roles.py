@@ -198,8 +198,6 @@ def feature_roles(
     """Return the roles of the columns that are not labels, guessed or as the user has said.
 
     Args:
-        columns: statistics of all columns but the labels.
-        hints: of the user.
         labels_known: whether the user has named the labels; other likely labels are left out then.
     """
     roles = guess_roles(columns, numeric=hints.numeric, categorical=hints.categorical)

@@ -28,12 +28,6 @@ def drop_copies(
     Of equal columns one stays: one that the user has asked for, before one called like a user or
     a query, before a number, before the first. Columns together would share what one learns alone:
     on MovieLens-1M the test log loss is .3109 without the titles of the items, .3121 with them.
-
-    Args:
-        table: a sample of the rows.
-        columns: its statistics.
-        roles: of all columns.
-        hinted: names of columns that the user wants as they are.
     """
     first: dict[bytes, str] = {}
     dropped: dict[str, Role] = {}

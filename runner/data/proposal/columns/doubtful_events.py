@@ -18,7 +18,6 @@ def describe_events(
     """Return notes on rows that may not be single events, and on events that are repeated.
 
     Args:
-        table: a sample of the rows.
         parts: the columns of users, items and times.
         columns: statistics of all that may have a part in an event.
     """

@@ -36,12 +36,7 @@ COMPARED_FIRST = 8  # columns with the most distinct values
 
 
 def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
-    """Return a note on numbers, such as -999, that probably mean a missing value.
-
-    Args:
-        sample: rows of the table.
-        names: the columns that are taken as numbers.
-    """
+    """Return a note on numbers, such as -999, that probably mean a missing value."""
     codes = {}
     for name in names:
         column = sample[name].combine_chunks().drop_null()
@@ -97,10 +92,6 @@ def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
     """Return a note on fractions that are probably thousands: beside 999, 1.234 means 1,234.
 
     Of real fractions with three digits, only one in a thousand would be whole.
-
-    Args:
-        sample: rows of the table.
-        names: the columns that are taken as numbers.
     """
     likely = []
     for name in names:
@@ -186,11 +177,6 @@ def describe_numbered_histories(
     """Return a note on numbered columns that are a history of ids, such as hist_1 to hist_10.
 
     As separate features they do not show whether the history holds the item of the row.
-
-    Args:
-        sample: rows of the table.
-        columns: their statistics.
-        roles: of the columns.
     """
     ids = [f for f in columns if is_single_id(roles[f.name]) and roles[f.name].name in FEATURES]
     by_stem: dict[str, list[ColumnStatistics]] = {}

@@ -29,9 +29,6 @@ def find_finer_time(
     empty if the time orders the events, or no other column does.
 
     Args:
-        table: a sample of the events.
-        user: the column of users.
-        time: the column of times.
         candidates: columns that have no part in an event.
     """
     users_R = value_codes(table[user])

@@ -152,11 +152,6 @@ def label_settings(
 ) -> tuple[dict[str, Any], str]:
     """Return the settings of a label, and what they mean.
 
-    Args:
-        f: the column.
-        hints: what the user says of it: the text that is 1, and the task.
-        of_text_file: whether the column is one of a text file.
-
     Raises:
         UserError: for a column that can be no label, and a value that it does not have.
     """

@@ -65,7 +65,6 @@ def find_event_columns(
     """Return the columns of user, item and time; None if the table does not look like events.
 
     Args:
-        columns: all of the table.
         named: `user`, `item` and `time`, as far as a user has named them.
         must: whether it is known that the table has interactions.
 
@@ -162,8 +161,6 @@ def whole_number_ids(
     As texts they would be hashed, and recommended items could not be named.
 
     Args:
-        events: the columns of an event.
-        columns: all of them.
         written: columns of whole numbers such as 12.0.
     """
     integers = {f.name for f in columns if pt.is_integer(f.type)} | set(written)
@@ -219,9 +216,6 @@ def choose_events(
     By default it is if there are a user, an item and a time, and no column looks like a label.
 
     Args:
-        table: a sample of the rows.
-        columns: its statistics.
-        hints: of the user.
         notes: gets a sentence on the task that is proposed, and how to get the other one.
     """
     must = hints.task == "next_item" or bool(hints.user or hints.item)

@@ -42,22 +42,17 @@ class JudgedLabel(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgingSample:
-    """Rows of a sample in two halves: effects fitted to one are judged on the other.
+    """Rows of a sample in two halves: effects fitted to one are judged on the other."""
 
-    Attributes:
-        table: at most `MOST_ROWS` rows.
-        labels: each label, or class of one, [R] as 0 and 1, NaN where it is missing; of a number,
-            1 is above the median.
-        late_R: which rows are the second half: every other one, or the later ones if rows are split
-            by time, since what holds in a week need not hold in the next.
-        is_whole: whether these are all rows of the table.
-        seconds_R: the time of each row, NaN where it is missing; None: rows are not split by time.
-    """
-
-    table: pa.Table
+    table: pa.Table  # at most `MOST_ROWS` rows
+    # each label, or class of one, [R] as 0 and 1, NaN where it is missing; of a number, 1 is above
+    # the median
     labels: Sequence[np.ndarray]
+    # which rows are the second half: every other one, or the later ones if rows are split by time,
+    # since what holds in a week need not hold in the next
     late_R: np.ndarray
-    is_whole: bool = False
+    is_whole: bool = False  # whether these are all rows of the table
+    # the time of each row, NaN where it is missing; None: rows are not split by time
     seconds_R: np.ndarray | None = None
 
     def halves(self, known_R: np.ndarray) -> Halves:
@@ -88,8 +83,6 @@ def draw_judging_sample(
     """Return rows of a sample, in their order.
 
     Args:
-        sample: rows of the table.
-        roles: of its columns.
         seconds_R: the time of each row, NaN where it is missing; None: rows are not split by time.
         is_whole: whether the sample is the table.
     """

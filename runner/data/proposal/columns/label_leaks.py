@@ -155,12 +155,7 @@ def _values_and_bins(values: pa.Array) -> list[pa.Array]:
 
 
 def rank_auc(scores_R: np.ndarray, y_R: np.ndarray) -> float:
-    """Return the AUC of scores; equal ones count one half, and 0.5 where there is one label only.
-
-    Args:
-        scores_R: [R].
-        y_R: [R] labels, 0 or 1.
-    """
+    """Return the AUC of scores; equal ones count one half, and 0.5 if there is one label only."""
     _, groups_R = np.unique(scores_R, return_inverse=True)
     ones_G, all_G = np.bincount(groups_R, weights=y_R), np.bincount(groups_R)
     zeros_G = all_G - ones_G

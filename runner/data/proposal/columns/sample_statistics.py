@@ -51,7 +51,6 @@ class Sample:
         """Compute the statistics of one column.
 
         Args:
-            name: of the column.
             is_number: whether its texts are numbers; None: if they look like it.
         """
         column, statistics = self.table[name], None

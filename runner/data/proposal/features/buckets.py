@@ -41,11 +41,6 @@ def propose_buckets(
     From the numbers alone a network learns steps and hills late or not at all. If a label has
     classes, nothing is proposed, see `has_classes`.
 
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
-        used_names: names that no id may have.
-
     Returns:
         Name -> settings of each id, and a note if there is one.
     """

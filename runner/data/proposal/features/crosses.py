@@ -46,11 +46,6 @@ def propose_crosses(
 ) -> tuple[dict[str, dict[str, Any]], list[str]]:
     """Propose crosses of two columns of single ids whose pairs of values predict the label.
 
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
-        used_names: names that no cross may have.
-
     Returns:
         Name -> settings of each cross, and a note on each.
     """
@@ -124,8 +119,6 @@ def add_effects(
 
     Args:
         columns: the number of each row's value, [K] each.
-        y_K: the labels, 0 or 1.
-        half: the rows to learn from.
         x_KF: numbers, of which the model is linear.
         logits_K: the offset of the effects; None: the logit of the mean label.
     """
@@ -148,7 +141,6 @@ def fit_effects(
     Args:
         columns: the number of each row's value, [K] each.
         sum_K: the offset of the effects.
-        half: the rows to learn from.
         slope_of: gives the slopes and curvatures of their loss at their sums.
         rounds: how many; in each, every column takes one step.
         x_KF: numbers, of which the sum is linear.

@@ -27,13 +27,7 @@ LEAST_GAIN, ERRORS = 0.01, 4.0  # of AUC
 
 
 def describe_drift(sample: JudgingSample, roles: Mapping[str, Role], time: str) -> list[str]:
-    """Return a note if the newer rows alone predict the last rows better than all rows before do.
-
-    Args:
-        sample: rows of the table, which are split by time.
-        roles: of its columns.
-        time: the column of times.
-    """
+    """Return a note if the newer rows alone predict the last rows better than all rows before."""
     seconds_R = sample.seconds_R
     if seconds_R is None:
         return []

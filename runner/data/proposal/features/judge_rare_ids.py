@@ -31,7 +31,6 @@ def keep_rare_ids(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str,
 
     Args:
         sample: rows of the table; nothing can be judged unless it is the whole table.
-        roles: of its columns.
     """
     if sample.seconds_R is None or not sample.is_whole:
         return {}

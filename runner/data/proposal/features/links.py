@@ -41,10 +41,6 @@ def propose_log_links(
 
     A log link is for labels of which a few large values would dominate a squared error, and which
     an additive model predicts better by their logarithm.
-
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
     """
     linked, notes = {}, []
     for name, role in roles.items():
@@ -100,13 +96,7 @@ def _are_factors(sample: JudgingSample, roles: Mapping[str, Role], y_R: np.ndarr
 def read_features(
     sample: JudgingSample, roles: Mapping[str, Role], known_R: np.ndarray
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the number of each row's value [K] of columns of ids, and all numbers [K, F].
-
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
-        known_R: which rows these are.
-    """
+    """Return the number of each row's value [K] of columns of ids, and all numbers [K, F]."""
     table = sample.table
     ids = [value_codes(table[name])[known_R] for name, role in roles.items() if is_single_id(role)]
     numbers = [
@@ -128,9 +118,6 @@ def predict_additively(
 
     Args:
         columns: the number of each row's value, [K] each.
-        x_KF: numbers.
-        y_K: labels.
-        half: the rows to learn from.
         is_log: whether the effects are added up to the logarithm of a prediction.
     """
     mean, deviation = float(y_K[half].mean()), float(y_K[half].std())

@@ -32,10 +32,6 @@ def drop_logarithms(
     Numbers get a logarithm for their skew alone. A label that is a sum or a share of amounts, such
     as a profit of sales, is as skewed as they are, and a straight line in them; from their
     logarithms a model would have to learn the exponential.
-
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
     """
     labels = [(name, role) for name, role in roles.items() if role.name == "labels"]
     if not all(is_number(role) and not {"grades", "link"} & {*role.settings} for _, role in labels):

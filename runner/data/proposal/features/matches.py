@@ -44,11 +44,6 @@ def propose_matches(
     No sum of effects of ids can represent whether a history holds the shown item or its category,
     and a model with embeddings learns it id by id.
 
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
-        used_names: names that no number may have.
-
     Returns:
         Name -> settings of each number, and a note on each. One that gives the label away is not
         proposed but warned of, since the history was probably written after the label.

@@ -50,11 +50,6 @@ def propose_number_ids(
     function or, if it is a grade, not a linear one. At least one number gets them, since most
     models need ids, and only one if a label has classes: see `has_classes`.
 
-    Args:
-        sample: rows of the table.
-        columns: its statistics.
-        roles: of the columns.
-
     Returns:
         Name -> settings of each new id, and notes.
     """

@@ -65,11 +65,6 @@ def settle_doubts(
     They were taken for ids since neither the name nor the values suggested a quantity. If the order
     predicts nearly as well as the values do, embeddings of rare values only memorise rows. A sample
     of a large table cannot show that, since more rows would say more about each value.
-
-    Args:
-        sample: rows of the table.
-        columns: their statistics.
-        roles: of the columns.
     """
     in_doubt = [
         f
@@ -102,12 +97,6 @@ def propose_numbers_of_ids(
 
     Whole numbers are taken for ids where nothing suggests a quantity. If a quantity has many
     values, such as the kilometres of a car, each is too rare to learn an embedding.
-
-    Args:
-        sample: rows of the table.
-        columns: their statistics.
-        roles: of the columns.
-        used_names: names that no number may have.
 
     Returns:
         Name -> settings of each number, and a note if there is one.

@@ -226,11 +226,6 @@ def find_times_until_event(
     """Return roles that leave out numbers called `time` beside a label such as `died`.
 
     They may be the time until the event, whatever their type, and would be features otherwise.
-
-    Args:
-        columns: of the table.
-        roles: of the columns.
-        hinted: columns that the user has asked for.
     """
     if not any(role.name == "labels" and is_event_in_time(name) for name, role in roles.items()):
         return {}
@@ -315,10 +310,7 @@ def drop_times_in_disguise(
     the number of a row, the year as a fraction, or an id such as a season.
 
     Args:
-        sample: rows of the table.
         roles: of the columns; those of these numbers are changed.
-        time: by which the rows are split.
-        hinted: columns that the user has asked for.
 
     Returns:
         A note, if any was left out. Nothing is if no feature would remain.
@@ -404,9 +396,6 @@ def propose_days(
     and hardly is one that gives a label away; neither is proposed.
 
     Args:
-        sample: rows of the table.
-        columns: their statistics.
-        roles: of the columns.
         time: of the row, if it is known.
         requested: columns whose days are proposed in any case.
 

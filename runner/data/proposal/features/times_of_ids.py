@@ -21,11 +21,6 @@ def drop_times_of_ids(
     """Return the times without those that are constant for an id, if another time varies.
 
     An example is a monthly table of customers that has the day on which each became one.
-
-    Args:
-        sample: rows of the table.
-        times: columns that may be the time of the row.
-        roles: of all columns.
     """
     constant: dict[str, set[str]] = {f.name: set() for f in times}  # time -> ids that have one
     ids_of: dict[str, set[str]] = {f.name: set() for f in times}  # ids whose rows it tells apart

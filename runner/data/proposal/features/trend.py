@@ -43,10 +43,7 @@ def propose_trend(
     rows does, the days are clipped at the end of the train rows.
 
     Args:
-        sample: rows of the table.
-        roles: of its columns.
         time: by which rows are split; None: they are not.
-        used_names: names that no number may have.
 
     Returns:
         Name -> settings of the number, and a note, if there is one.

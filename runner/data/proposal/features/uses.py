@@ -98,14 +98,8 @@ def use_rows(
     """Return the uses of a table whose rows have labels; `notes` gets a sentence on each.
 
     Args:
-        table: a sample of the rows.
-        columns: its statistics.
-        roles: of the columns.
         time: by which rows may be split.
         split: what the schema says of it.
-        hints: what the user says of the columns.
-        notes: as above.
-        used_names: names that no new feature may have.
         is_whole: whether the sample has all rows.
     """
 

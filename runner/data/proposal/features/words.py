@@ -29,10 +29,6 @@ def propose_words(sample: JudgingSample, roles: Mapping[str, Role]) -> dict[str,
 
     The effect of a word is fitted to one half of the sample; the mean effect of the words of a
     text is judged on the other half.
-
-    Args:
-        sample: rows of the table.
-        roles: of its columns.
     """
     reason = "free text whose words help to predict the label"
     settings = {"separator": WORDS, "encode": "vocabulary", "min_count": MIN_COUNT}
