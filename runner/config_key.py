@@ -38,42 +38,27 @@ _BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
 
 @dataclass(frozen=True)
 class Key:
-    """The declaration of one key, in addition to the type of its field.
+    """The declaration of one key, in addition to the type of its field."""
 
-    Args:
-        doc: what the key is; the comment behind it in the YAML is the same text. Arguments of
-            parts have none: their YAML and their docstring say it.
-        ge: the least allowed number.
-        gt: a number that every allowed one exceeds.
-        le: the greatest allowed number.
-        lt: a number below which every allowed one is; `math.inf` refuses infinity.
-        min_items: of a list; the other bounds are for its items.
-        max_items: of a list.
-        choices: the allowed texts; empty: any text.
-        pattern: a regular expression for further texts besides the choices, or for all allowed
-            texts, which the note then describes.
-        interval: whether it is an interval such as `100` (updates), `5000ex` or `2ep`, which may
-            also be a time where it is "progress or time".
-        note: added to the message about a number that is out of range.
-        unit: of a number.
-        signed: whether the key enters the signature.
-        auto: whether the word `auto` is allowed, which is replaced by a number once the train rows
-            are counted (runner/config/proposed_length.py), before types are checked.
-    """
-
+    # what the key is; the comment behind it in the YAML is the same text. Arguments of parts have
+    # none: their YAML and their docstring say it
     doc: str = ""
-    ge: float | None = None
-    gt: float | None = None
-    le: float | None = None
-    lt: float | None = None
-    min_items: int = 0
+    ge: float | None = None  # the least allowed number
+    gt: float | None = None  # a number that every allowed one exceeds
+    le: float | None = None  # the greatest allowed number
+    lt: float | None = None  # all allowed ones are below; `math.inf` refuses infinity
+    min_items: int = 0  # of a list; the other bounds are for its items
     max_items: int | None = None
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # the allowed texts; empty: any text
+    # of further texts besides the choices, or of all allowed texts, which the note then describes
     pattern: str | None = None
+    # such as `100` (updates), `5000ex` or `2ep`, and a time where it is "progress or time"
     interval: Literal["progress", "progress or time"] | None = None
-    note: str = ""
-    unit: str = ""
-    signed: Signed = "yes"
+    note: str = ""  # added to the message about a number that is out of range
+    unit: str = ""  # of a number
+    signed: Signed = "yes"  # whether the key enters the signature
+    # whether the word `auto` is allowed, which is replaced by a number once the train rows are
+    # counted (runner/config/proposed_length.py), before types are checked
     auto: bool = False
 
     @property
@@ -91,7 +76,6 @@ class Key:
         A number must be finite and fit into 64 bits, whatever its bounds are.
 
         Args:
-            key: the dotted name of the key, for the message.
             value: from the configuration; the type says whether it may be null.
         """
         if isinstance(value, str):
@@ -160,7 +144,6 @@ def setting(default: Any, doc: str, **declared: Any) -> Any:
     Args:
         default: the key's value unless it is given, or a function that makes it; MISSING if it
             must be given.
-        doc: what the key is.
         declared: further arguments of `Key`.
     """
     metadata = {KEY: Key(doc, **declared)}

@@ -104,7 +104,6 @@ def number_hint(value: Any, *, whole: bool = True) -> str:
     """Return `; nearest: 10000` for values meant as a number, such as 10k, 1M, '1' and 1e4.
 
     Args:
-        value: the refused one.
         whole: whether the number must be a whole one; 1e4 is a fraction for YAML.
     """
     match = re.fullmatch(r"\s*([\d_.]+(?:[eE][+-]?\d+)?)\s*([kKM]?)\s*", str(value))
@@ -142,11 +141,6 @@ def find_problem(key: str, value: Any, annotated: Any) -> str | None:
     """Return a message if a value is not of a type, or out of the range of the type's `Key`.
 
     An interval is checked by its parser.
-
-    Args:
-        key: the dotted name, for the message.
-        value: of anything.
-        annotated: the type, which may be annotated with a `Key`, as its items may.
     """
     hint, declared = split_annotation(annotated)
     if not matches_type(value, hint):
@@ -160,9 +154,6 @@ def find_value_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
     """Return a message if a value of the right type, or an item, is out of range or not a choice.
 
     Args:
-        key: the dotted name, for the message.
-        value: of the type.
-        declared: of the key.
         hint: the type, whose items may have declarations of their own.
     """
     if problem := declared.find_problem(key, value):
@@ -198,7 +189,6 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
     Those from a configuration have been checked before, without the module being imported.
 
     Args:
-        function: whose arguments are annotated.
         arguments: their values by name, possibly among other names.
 
     Raises:
@@ -230,7 +220,6 @@ def find_field_problems(record: Any, prefix: str) -> Iterator[str]:
     """Yield a message for every field of a dataclass that does not match its type and `Key`.
 
     Args:
-        record: of a dataclass.
         prefix: of its keys, such as `metrics.`.
     """
     settings: Any = type(record)
@@ -243,8 +232,6 @@ def compose_yaml(text: str, where: str, *, most_values: int) -> yaml.Node | None
     """Return the nodes of a YAML file.
 
     Args:
-        text: of the file.
-        where: the file's name, for messages.
         most_values: that the file may expand to, including those repeated by its aliases.
 
     Raises:

@@ -161,9 +161,7 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
 
     Args:
         key: the dotted key of the group, such as `optimizer.sparse`.
-        name: the last part of the unknown key.
         owner: what the settings belong to, such as `adam`.
-        known: the names of its settings.
     """
     known = list(known)
     near = nearest_hint(name, known)
@@ -212,8 +210,6 @@ def wrap_words(text: str, width: int, indent: int = 0) -> str:
     """Break lines between words, and not within a command in backticks, which may be copied.
 
     Args:
-        text: of one or more lines.
-        width: characters of a line.
         indent: of continuation lines, in addition to that of the line itself.
     """
     lines = []

@@ -49,7 +49,6 @@ def run_remotely(composed: ComposedConfig, flags: Sequence[str], allowed: Sequen
     Args:
         composed: the configuration, not yet checked.
         flags: words that are not overrides, such as `--allow PACKAGE`.
-        allowed: packages in which a `_target_` may be.
 
     Raises:
         ConfigError: for mistakes in the configuration, and for another loop than train.
@@ -172,23 +171,14 @@ def _read_checkpoints(run_dir: Path, which: str) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class Answer:
-    """A cluster's answer about a job, checked to have the form that `train_on_cluster` returns.
+    """A cluster's answer about a job, checked to have the form that `train_on_cluster` returns."""
 
-    Attributes:
-        code: the exit code.
-        last: the last line of the job's output.
-        files: the contents of the run's record by name.
-        signature: of the run; None if no run was started.
-        result: of the run; empty if it has none.
-        place: path of the run directory on the cluster.
-    """
-
-    code: int
-    last: str
-    files: Mapping[str, bytes]
-    signature: str | None
-    result: Mapping[str, Any]
-    place: str | None
+    code: int  # the exit code
+    last: str  # the last line of the job's output
+    files: Mapping[str, bytes]  # the contents of the run's record by name
+    signature: str | None  # of the run; None if no run was started
+    result: Mapping[str, Any]  # of the run; empty if it has none
+    place: str | None  # path of the run directory on the cluster
 
 
 def read_answer(answer: Any) -> Answer:

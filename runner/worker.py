@@ -43,10 +43,8 @@ def run_job(composed: ComposedConfig, run: Run | None, allowed: Sequence[str]) -
     Collective, if ranks were started.
 
     Args:
-        composed: the configuration, checked.
         run: the open run directory. On ranks other than 0 it was opened by another process, or is
             None if only rank 0 knows it.
-        allowed: packages in which a `_target_` may be.
     """
     job = result = None
     is_main, is_launched = launched_rank() == 0, launched_world_size() is not None
@@ -148,7 +146,6 @@ def judge_parts(
 
     Args:
         composed: the configuration, whose names and places of targets have been checked.
-        allowed: packages in which a `_target_` may be.
         in_own_process: keep torch out of this process, as needed for one that forks ranks.
 
     Raises:

@@ -131,9 +131,7 @@ def refuse_flags(flags: Flags, why: str, *, accepted: Collection[str] = ()) -> N
     """Refuse flags that a command would ignore, since it would train instead of printing a list.
 
     Args:
-        flags: of the command line.
         why: the reason, which ends each message.
-        accepted: the flags that the command accepts.
 
     Raises:
         UserError: with every such flag.

@@ -72,11 +72,7 @@ def make_parser() -> VerbParser:
 
 
 def render(name: str) -> dict[str, str]:
-    """Return the texts of a project's files by their paths.
-
-    Args:
-        name: of the package.
-    """
+    """Return the texts of a project's files by their paths."""
     templates = resources.files("runner.cli") / "project_template"
     texts = {
         path.format(name=name): Template(

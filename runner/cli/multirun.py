@@ -51,7 +51,6 @@ def expand_grid(overrides: Sequence[str], *, config_dirs: Sequence[str] = ()) ->
     """Return the overrides of each job of a grid. As in Hydra the last key varies fastest.
 
     Args:
-        overrides: of the command line.
         config_dirs: the user's folders, whose options a glob(...) may also choose.
 
     Raises:
@@ -116,10 +115,7 @@ def multirun(
     """Compose and check every job, then run the sweep or search; return its exit code.
 
     Args:
-        flags: of the command line.
-        allowed: packages in which a `_target_` may be.
         allow: those of them from `--allow`, for the command lines of the jobs.
-        make_starter: makes the starter of the jobs.
 
     Raises:
         UserError: before anything has started or been written.

@@ -174,7 +174,6 @@ def list_drift(meta: Mapping[str, Any], fields: Mapping[str, Any]) -> list[str]:
     These are code, versions of packages, data, machine, and the set of signed settings.
 
     Args:
-        meta: of the run.
         fields: signed settings of the repetition.
     """
     from runner.config.locations import PROJECT

@@ -306,7 +306,6 @@ def _scale_overrides(
     Args:
         deviations: of the labels, by name.
         links: those with a log link.
-        is_single_task: whether there is no other label.
     """
     scales = {n: float(f"{value:.2g}") for n, value in deviations.items() if n not in links}
     if is_single_task:

@@ -28,7 +28,6 @@ class VerbParser(argparse.ArgumentParser):
 
     Args:
         verb: the first word of the command line.
-        about: the description of the verb, in whole sentences.
         examples: command lines, without `python -m runner`.
     """
 

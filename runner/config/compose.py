@@ -61,45 +61,25 @@ from runner.rundir.run_files import read_meta
 
 @dataclass(frozen=True)
 class ComposedConfig:
-    """The configuration of one job, not yet checked by the rules.
+    """The configuration of one job, not yet checked by the rules."""
 
-    Args:
-        config: resolved, for the builder.
-        saved_config: the same with `${oc.env:...}` unresolved, for files and trackers.
-        default_config: the options without any override, for the type checks.
-        unresolved_config: with all interpolations, for `--cfg`.
-        hydra: Hydra's own node, unresolved, for `--cfg`.
-        choices: group -> option.
-        problems: mistakes found so far, to be reported together with those of the rules.
-        overrides: the words of the command line.
-        added_keys: keys that came with a `+`.
-        notes: lines that are printed before the job starts.
-        run_dir: Hydra's template, with {name}, {time} and {signature} in it.
-        sweep_dir: the same for a sweep.
-        source_run: the run directory that the configuration was taken from (eval and resume).
-        source_config: the saved configuration of that run.
-        was_sent: whether another user's runner wrote that configuration (see sent_runs.py).
-        sent_reads: key and variable of what it would then read from the environment.
-        has_begun: whether there are weights to continue from, so that nothing starts anew.
-    """
-
-    config: dict[str, Any]
-    saved_config: dict[str, Any]
-    default_config: Mapping[str, Any]
-    unresolved_config: DictConfig
-    hydra: DictConfig
-    choices: dict[str, str | None]
-    problems: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
-    added_keys: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    run_dir: str = DEFAULT_RUN_DIR
-    sweep_dir: str = ""
-    source_run: Path | None = None
-    source_config: dict[str, Any] = field(default_factory=dict)
-    was_sent: bool = False
-    sent_reads: tuple[tuple[str, str], ...] = ()
-    has_begun: bool = False
+    config: dict[str, Any]  # resolved, for the builder
+    saved_config: dict[str, Any]  # the same with `${oc.env:...}` unresolved, for files and trackers
+    default_config: Mapping[str, Any]  # the options without any override, for the type checks
+    unresolved_config: DictConfig  # with all interpolations, for `--cfg`
+    hydra: DictConfig  # Hydra's own node, unresolved, for `--cfg`
+    choices: dict[str, str | None]  # group -> option
+    problems: tuple[str, ...] = ()  # mistakes found so far, reported with those of the rules
+    overrides: tuple[str, ...] = ()  # the words of the command line
+    added_keys: tuple[str, ...] = ()  # keys that came with a `+`
+    notes: tuple[str, ...] = ()  # lines that are printed before the job starts
+    run_dir: str = DEFAULT_RUN_DIR  # Hydra's template, with {name}, {time} and {signature} in it
+    sweep_dir: str = ""  # the same for a sweep
+    source_run: Path | None = None  # the run whose configuration this was (eval and resume)
+    source_config: dict[str, Any] = field(default_factory=dict)  # of that run, as saved
+    was_sent: bool = False  # whether another user's runner wrote that one (see sent_runs.py)
+    sent_reads: tuple[tuple[str, str], ...] = ()  # key and variable of what it would then read
+    has_begun: bool = False  # whether there are weights to continue from: nothing starts anew
 
     @property
     def is_multirun(self) -> bool:
@@ -200,8 +180,6 @@ def compose(
     An override of a group composes that option anew and replaces the node.
 
     Args:
-        overrides: the words of a command line.
-        config_dirs: the user's own folders.
         from_run: the run directory; None: a new run.
     """
     from_run = from_run and from_run.absolute()

@@ -22,7 +22,6 @@ def with_row_count(composed: ComposedConfig, train_rows: int | None = None) -> C
     """Return a configuration with each `auto` replaced by the number proposed for so many rows.
 
     Args:
-        composed: the configuration.
         train_rows: None: not counted yet; a dataset that cannot tell them is a mistake.
     """
     nodes = (composed.config, composed.saved_config, composed.default_config)

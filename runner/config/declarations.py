@@ -55,7 +55,6 @@ def settings_of(node: str, target: object = None) -> type | None:
 
     Args:
         node: the dotted name, such as `trainer.clip`.
-        target: the node's `_target_`, if it has one.
     """
     first, *rest = node.split(".")
     settings = SETTINGS_BY_NODE.get(first) or SETTINGS_BY_TARGET.get(str(target))
@@ -69,9 +68,6 @@ def find_range_problem(key: str, value: Any, declared: Key, hint: Any = Any) -> 
     """Return a message if a value of the right type is outside its declared range.
 
     Args:
-        key: dotted.
-        value: of the type.
-        declared: of the key.
         hint: the type, whose items may have declarations.
     """
     if declared.interval:

@@ -150,7 +150,6 @@ def next_batch_multiplier(multiplier: int, rule: BatchOnPlateau, base_rows: int)
 
     Args:
         multiplier: the current number, which is returned if the cap allows no larger one.
-        rule: with the factor and the cap.
         base_rows: rows of an original update, over all ranks.
     """
     target = multiplier * rule.factor
@@ -163,7 +162,6 @@ def resolve_metric(rule: PatienceRule, monitor: Any) -> tuple[str, str]:
     """Return the metric of a rule as split/name, and its direction.
 
     Args:
-        rule: checked.
         monitor: `checkpoint.monitor`, checked.
     """
     metric = rule.metric or monitor.metric

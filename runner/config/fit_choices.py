@@ -27,7 +27,6 @@ def follow_model_kind(
 
     Args:
         config: of a new run, with the overrides applied.
-        overrides: those of keys.
         default_config: the options without any override.
 
     Returns:
@@ -99,7 +98,6 @@ def drop_unfit_settings(
         config: the whole configuration, without the overrides of keys.
         config_without: the same without the experiment.
         group: dataset, or model.net.
-        experiment: its name.
 
     Returns:
         A note about the dropped settings, if there are any.

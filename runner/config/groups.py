@@ -175,7 +175,6 @@ def load_groups(hydra_overrides: Sequence[str], config_dirs: Sequence[str]) -> C
 
     Args:
         hydra_overrides: may contain `hydra.searchpath=[...]`.
-        config_dirs: the user's own folders.
 
     Raises:
         ConfigError: with Hydra's reason.
@@ -233,7 +232,6 @@ def set_places(
     """Return Hydra's node, composed without the places, as if composed with all overrides.
 
     Args:
-        hydra: the node.
         places: of `find_places`.
         overrides: all those for Hydra.
     """

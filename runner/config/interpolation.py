@@ -61,7 +61,6 @@ def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> 
     """Return the folder that a node names, or None and a message if it cannot be resolved.
 
     Args:
-        node: of the configuration.
         name: of the value in the node.
         key: its dotted name.
         problems: receives the message.

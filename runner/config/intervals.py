@@ -54,8 +54,6 @@ def parse_interval(
     """Return the interval in a configuration; null means never.
 
     Args:
-        value: from the configuration.
-        key: named in errors.
         allow_time: whether a time may be given. Only saving and logging may depend on the clock,
             since the clock must not affect results.
         why_no_time: the reason for this key, if it differs.

@@ -60,7 +60,6 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
     """Return the fields of an option's YAML.
 
     Args:
-        path: of the YAML.
         prefix: the node that the option becomes, such as `model.loss`; a YAML that says
             `# @package _global_` counts from the top instead.
 

@@ -95,7 +95,6 @@ def drop_displaced_length(
     """Let max_steps or max_epochs from the command line replace the other one from a file.
 
     Args:
-        parsed: all overrides.
         problems: receives a message if the command line has both.
 
     Returns:
@@ -138,8 +137,6 @@ def name_hidden_widths(
     refused as unknown.
 
     Args:
-        config: with the model.
-        overrides: those of keys.
         problems: receives a message if the overrides use both names.
     """
     net = find_value(config, "model.net")
@@ -157,7 +154,6 @@ def own_key(key: str, net: Container[object]) -> str:
     """Return the model's key for which `model.net.hidden` is an alias; other keys unchanged.
 
     Args:
-        key: dotted.
         net: the names of the keys of `model.net`.
     """
     width_names = [name for name in HIDDEN_WIDTHS if name in net]
@@ -247,7 +243,6 @@ def drop_unfit_arguments(
     Args:
         config: the whole configuration, without the overrides of keys.
         config_without: the same without the recipe; it has the arguments of a user-defined net.
-        recipe: its name.
 
     Returns:
         A note about the dropped arguments, if there are any.
@@ -278,8 +273,6 @@ def drop_unsupported_arguments(
     Settings from the command line stay: the class itself then refuses them.
 
     Args:
-        config: the whole configuration.
-        overrides: those of the command line.
         previous_target: the class that the settings were written for.
 
     Returns:

@@ -31,7 +31,6 @@ def find_empty_paths(values: Mapping[str, Any], keys: Iterable[str]) -> list[str
 
     Args:
         values: dotted key -> value, of the command line.
-        keys: dotted keys of paths.
     """
     return [
         f"{key}=: names no file and no folder; {key}=. is the folder that you are in"
@@ -46,8 +45,6 @@ def make_paths_absolute(
     """Make paths absolute in place, so that they stay valid in any folder of a later command.
 
     Args:
-        config: resolved.
-        saved_config: the same, as it is saved.
         source_config: of the run from which it was taken. A relative path there is from an earlier
             version, whose signature contains it unchanged, and stays.
     """

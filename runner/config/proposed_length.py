@@ -139,7 +139,6 @@ def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]
 
     Args:
         config: resolved; it is not changed.
-        train_rows: of the train split.
     """
     keys = automatic_keys(config)
     groups = {group: config.get(group) for group in ("trainer", "scheduler")}

@@ -17,10 +17,6 @@ def config_before_restart(run_dir: Path, overrides: Sequence[str]) -> dict[str, 
     `trainer.batch_size` is for the number of ranks at the first start. The recorded configuration
     has the number of rows of an update.
 
-    Args:
-        run_dir: of the command.
-        overrides: of the command.
-
     Returns:
         Nothing, if there is no run or another command has started it.
 

@@ -95,10 +95,6 @@ def asks_of_machine(word: str) -> bool:
 def check_sent_places(config: Mapping[str, Any], words: Sequence[str]) -> None:
     """Check that the command line names each outside place to which a resume would write.
 
-    Args:
-        config: of a received run, resolved.
-        words: of the command line.
-
     Raises:
         UserError: for a place that is not named there.
     """

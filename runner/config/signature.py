@@ -55,8 +55,6 @@ def signature_fields(
     """Return everything that determines the result, by dotted key.
 
     Args:
-        config: resolved.
-        data_fingerprint: of the dataset.
         source: for an evaluation, the checkpoint and run that it evaluates.
     """
     unsigned = [*UNSIGNED_NODES, *keys_signed("no", "in global_batch")]

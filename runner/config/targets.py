@@ -156,12 +156,6 @@ def _targets_of_options(folder: str) -> frozenset[str]:
 def resolve_part(path: str, allowed: Sequence[str], kind: PartKind, key: str) -> Any:
     """Import and return the part that a `_target_` names. It is not called.
 
-    Args:
-        path: the dotted name.
-        allowed: packages in which it may be.
-        kind: the kind expected at this key.
-        key: of the node, for messages.
-
     Raises:
         ConfigError: if the name does not exist, is outside the allowed packages, or is
             not a part of this kind.

@@ -32,7 +32,6 @@ def check_types(
     """Return a message for each unknown key, wrong type and value outside its declared range.
 
     Args:
-        config: resolved.
         default_config: the same options without any override.
         added_keys: keys that the command line added with `+`, as it may add the arguments of a
             `_target_`.
@@ -73,9 +72,7 @@ class _Walk:
         """Yield the problems below a node.
 
         Args:
-            node: the values.
             default: the same node without overrides.
-            key: its dotted name.
             settings: the dataclass of its keys, if there is one.
             inside_target: whether the node or one above it has a `_target_`.
         """

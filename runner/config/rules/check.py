@@ -64,12 +64,9 @@ def check_config(
     If none does, the rule itself is wrong, and its error is raised.
 
     Args:
-        config: resolved.
         default_config: the same options without overrides, for the types.
         added_keys: keys given with `+`.
-        allowed: packages in which a `_target_` may be.
         from_run: whether the configuration was taken from a run directory.
-        source_config: the configuration of that run.
         known_problems: mistakes found before.
         has_loss: whether a loss is computed on the rows of a batch; a prediction has none, so that
             its rows may be divided in any way.

@@ -17,7 +17,6 @@ def find_data_problems(config: Config, schema: Any) -> Iterator[str]:
     """Yield a message for everything that the dataset lacks.
 
     Args:
-        config: resolved and checked.
         schema: or its outline, with the same names of features, tasks and groups.
     """
     yield from find_misfits(config["model"], schema)

@@ -45,7 +45,6 @@ def find_idle_keys(config: Config, from_run: bool) -> Iterator[str]:
     These are not mistakes: in a sweep over the other key, only some jobs turn it off.
 
     Args:
-        config: a composed configuration without mistakes.
         from_run: whether it comes from a run, for which this was reported; a loop's keys are new.
     """
     declared = dict(all_declarations())
@@ -110,12 +109,7 @@ def _idle_sharding_keys(config: Config, defaults: Config) -> Iterator[str]:
 
 
 def find_idle_beside_defaults(config: Config, default_config: Config) -> Iterator[str]:
-    """Yield a sentence for each key of data, tables or sweeps that this job does not use.
-
-    Args:
-        config: a composed configuration without mistakes.
-        default_config: the same options without overrides.
-    """
+    """Yield a sentence for each key of data, tables or sweeps that this job does not use."""
     dataset, defaults = config["dataset"], default_config["dataset"]
     for key, count in NEEDED_COLUMNS.items():
         if dataset.get(count) == 0 and dataset[key] != defaults.get(key):

@@ -163,7 +163,6 @@ def check_profiler_window(config: Config, source_config: Config) -> Iterator[str
     """Refuse a profiler window in a loop that would not record it.
 
     Args:
-        config: of this job.
         source_config: of the run that it starts from; a window that was set there is ignored.
     """
     key = "trainer.profile.updates"

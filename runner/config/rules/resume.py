@@ -37,7 +37,6 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
     with settings with which it was not trained.
 
     Args:
-        folder: the run directory.
         spec: of the run as it would continue.
 
     Raises:

@@ -92,7 +92,6 @@ def check_warm_start_sources(config: Config, from_run: bool) -> Iterator[str]:
     """Check the checkpoints and tables from which a new run starts.
 
     Args:
-        config: resolved.
         from_run: whether it was taken from a run, which has already started.
     """
     if from_run or get_key(config, "loop._target_") not in NEW_RUN_LOOPS:
