@@ -250,6 +250,11 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
     return values.cast(plain)
 
 
+def is_numeric(type_: pa.DataType) -> bool:
+    """Return whether values are integers, floats or decimals."""
+    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
+
+
 def is_text(type_: pa.DataType) -> bool:
     """Return whether values are texts or bytes, in any of Arrow's layouts."""
     texts = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())

@@ -30,6 +30,7 @@ from runner.data.files.text_blocks import find_binary_format
 from runner.data.files.text_values import MISSING_NUMBERS
 from runner.data.proposal.columns.schema_hints import Hints
 from runner.data.proposal.text_layout import check_same_width, find_layout
+from runner.data.tabular.table_settings import TEXT_FORMATS
 from runner.errors import UserError
 
 EXCEL = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
@@ -89,9 +90,10 @@ def read_schemas(
     """
     files = [file for paths in files_by_key.values() for file in paths]
     notes: list[str] = []
+    if format_ not in TEXT_FORMATS and (hints.delimiter or hints.columns):
+        name = "Parquet" if format_ == "parquet" else format_
+        raise UserError(f"--delimiter, --columns: are for text files; {name} names its columns")
     if format_ == "parquet":
-        if hints.delimiter or hints.columns:
-            raise UserError("--delimiter, --columns: are for text files; Parquet names its columns")
         facts = {str(file): read_parquet_schema(file) for file in files}
         with_rows = {name: s for name, (s, counts) in facts.items() if sum(counts)}
         files = [file for file in files if str(file) in with_rows] or files
@@ -99,10 +101,6 @@ def read_schemas(
         first = _first_schema(schemas, files, notes)
         return first, None, {name: sum(counts) for name, (_, counts) in facts.items()}, notes
     if format_ in ARROW_FORMATS:
-        if hints.delimiter or hints.columns:
-            raise UserError(
-                f"--delimiter, --columns: are for text files; {format_} names its columns"
-            )
         schemas = {str(file): read_arrow_schema(file, format_) for file in files}
         schemas = leave_out_empty(schemas, files, format_) or schemas
         return _first_schema(schemas, files, notes), None, None, notes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,15 +180,24 @@ class _Files:
 def _read_files(
     path: str, validation: str | None, test: str | None, hints: Hints
 ) -> tuple[_Files, list[str]]:
-    """Find the files of each split and read their schemas; the second part are notes on them."""
+    """Find the files of each split and read their schemas; the second part are notes on them.
+
+    Raises:
+        DataError: for files that differ.
+    """
     format_ = detect_format(path)
     named = {"path": path, "validation_path": validation, "test_path": test}
     paths = {k: v for k, v in named.items() if v}
     own_splits, notes = find_split_paths(path, format_) if len(paths) == 1 else ({}, [])
     paths |= own_splits
     by_key = _find_files_of_splits(paths, format_)
-    with _advice_on_splits(own_splits):
+    try:
         schema, layout, rows_by_file, schema_notes = read_schemas(by_key, format_, hints)
+    except DataError as error:
+        if not own_splits:
+            raise
+        command = f"python -m runner schema {shlex.quote(own_splits['path'])}"
+        raise DataError(f"{error}; {command} takes the train files alone") from error
     notes = [*notes, *describe_other_formats(path, format_), *schema_notes]
     return _Files(format_, paths, by_key, schema, layout, rows_by_file), notes
 
@@ -300,22 +308,6 @@ def _read_as_integers(roles: dict[str, Role], names: Iterable[str]) -> None:
         if roles[name].name == "categorical":
             settings = {"input": "integer", **roles[name].settings}
             roles[name] = replace(roles[name], settings=settings)
-
-
-@contextmanager
-def _advice_on_splits(own_splits: Mapping[str, str]) -> Iterator[None]:
-    """Add to an error about splits found by name how to use the train files alone.
-
-    Raises:
-        DataError: that was raised inside.
-    """
-    try:
-        yield
-    except DataError as error:
-        if not own_splits:
-            raise
-        command = f"python -m runner schema {shlex.quote(own_splits['path'])}"
-        raise DataError(f"{error}; {command} takes the train files alone") from error
 
 
 def _compute_columns(

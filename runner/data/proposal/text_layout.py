@@ -200,9 +200,10 @@ def _find_delimiter(file: DataFile, text: str, default: str) -> str:
             f"{file}: has the lines of ARFF; ({names} | paste -sd, -; {data}) > "
             f"{new_name(file, 'table.csv')} makes a table of them"
         )
-    for mark in _steady_delimiters(rows[:NUM_LINES], default):
+    steady = _steady_delimiters(rows[:NUM_LINES], default)
+    for mark in steady:
         _check_padded_lines(file, rows[:NUM_LINES], mark)
-    if not (steady := _steady_delimiters(rows[:NUM_LINES], default)):
+    if not steady:
         # a value in quotes may have line breaks
         rows = [row for row in re.sub(r'"[^"]*"', "", text).splitlines() if row.strip()]
         steady = _steady_delimiters(rows[:NUM_LINES], default)
@@ -333,9 +334,8 @@ def _columns_of_fractions(rows: Sequence[Sequence[str]], decimal: str) -> list[s
     complete = [row for row in rows[1:] if len(row) == len(rows[0])]
     fractions = []
     for column, name in enumerate(rows[0] if len(complete) > 1 else ()):
-        cells = [
-            row[column].strip() for row in complete if row[column].strip() not in MISSING_NUMBERS
-        ]
+        stripped = (row[column].strip() for row in complete)
+        cells = [cell for cell in stripped if cell not in MISSING_NUMBERS]
         if all(re.fullmatch(rf"[+-]?\d*[{decimal}]?\d+", cell) for cell in cells) and any(
             re.search(rf"[{decimal}](\d{{1,2}}|\d{{4,}})$|^[+-]?0*[{decimal}]", cell)
             for cell in cells

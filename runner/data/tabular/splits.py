@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.columns.hash_text import hash_texts
 from runner.data.columns.split_setting import DRAWS, EVENT_SPLITS, Split, with_spellings
@@ -19,7 +18,7 @@ from runner.data.columns.times import (
     parse_times,
 )
 from runner.data.core.transforms import splitmix64
-from runner.data.files.read_files import RowChunk, is_text, single_array
+from runner.data.files.read_files import RowChunk, is_numeric, is_text, single_array
 from runner.data.prepare.recipe import SPLITS
 from runner.errors import DataError
 
@@ -57,7 +56,7 @@ def check_split_type(
             f"none in {split.input or 'ISO 8601'}; the split takes the order of day, month and "
             f"year as `input`: {forms}"
         )
-    if not (is_temporal(type_) or _is_number(type_)):
+    if not (is_temporal(type_) or is_numeric(type_)):
         raise DataError(f"{path}: column {split.column!r} has type {type_}, expected a time")
 
 
@@ -71,7 +70,7 @@ def read_seconds(table: pa.Table, split: Split) -> np.ndarray:
         DataError: if the column has another type.
     """
     column = single_array(table, str(split.column))
-    if not (_is_number(column.type) or is_temporal(column.type) or is_text(column.type)):
+    if not (is_numeric(column.type) or is_temporal(column.type) or is_text(column.type)):
         name = split.column
         raise DataError(
             f"column {name!r} has type {column.type}, expected a time or a number; name another "
@@ -187,10 +186,6 @@ class SplitAssigner:
         ends = np.cumsum([float(self._split.of[s]) for s in splits])[:-1]
         split_R = np.searchsorted(ends, drawn_R, side="right")
         return {name: split_R == n for n, name in enumerate(splits)}
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
 def _reject_rows(chunk: RowChunk, split: Split, none_R: np.ndarray) -> RowChunk:

@@ -12,7 +12,7 @@ import pyarrow.types as pt
 
 from runner.data.columns.amounts import AMOUNT_FORMS
 from runner.data.columns.column_specs import MOST_CLASSES
-from runner.data.files.read_files import is_text
+from runner.data.files.read_files import is_numeric, is_text
 from runner.data.proposal.columns.column_names import (
     QUERY,
     guess_kind,
@@ -97,27 +97,26 @@ def choose_labels(
         two_valued = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
         binary = [f.name for f in columns if is_binary(f) or f in two_valued]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
-        lists = _hint_on_lists(columns)
         return {}, [
             f"no column looks like the label{listed}: name it with --label NAME; a table of events "
             "needs no label: --user NAME --item NAME propose to predict each user's next item"
-            f"{lists}"
+            f"{_hint_on_lists(columns)}"
         ]
     roles = {}
     for name in names:
-        settings, why = label_settings(by_name[name], hints, of_text_file=of_text_file)
+        f = by_name[name]
+        settings, why = label_settings(f, hints, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
         roles[name] = Role("labels", reason, settings)
-        if by_name[name].num_distinct == 1:
+        if f.num_distinct == 1:
             notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
-        if share := by_name[name].missing_share:
+        if share := f.missing_share:
             others = ",".join(n for n in names if by_name[n].missing_share < share)
             notes.append(
                 f"label {name}: is missing in {share:.1%} of the rows, which are bad rows"
                 + (f", also for {others}: --label {others} trains on them" if others else "")
                 + "; `default: 0` beside it in the YAML takes them as 0"
             )
-        f = by_name[name]
         rows = dict(f.counts)
         added = _other_values_note(f, settings)
         if settings == {"type": "regression"} and hints.task is None and _may_be_classes(f):
@@ -128,11 +127,11 @@ def choose_labels(
         notes += added
         if is_rating(name) and len(rows) > 2 and rows.get(0, 0) >= max(rows.values()):
             notes.append(
-                f"label {name}: is 0 in {by_name[name].zero_share:.1%} of the rows; where 0 says "
-                "that there is no rating, leave these rows out of the file: with pandas, "
+                f"label {name}: is 0 in {f.zero_share:.1%} of the rows; where 0 says that there is "
+                "no rating, leave these rows out of the file: with pandas, "
                 f"`t = t[t[{name!r}] != 0]`"
             )
-        if "above" in settings and hints.task is None and by_name[name].num_distinct > 2:
+        if "above" in settings and hints.task is None and f.num_distinct > 2:
             notes.append(
                 f"label {name}: is 1 over {settings['above']:g} and 0 otherwise; --task regression "
                 "predicts the number itself"
@@ -173,9 +172,9 @@ def _other_values_note(f: ColumnStatistics, settings: Mapping[str, Any]) -> list
     """Return a note on a label that is mostly 0 or 1, and holds other values, too."""
     stray = sorted(value for value, _ in f.counts if value not in (0, 1))
     listed = ", ".join(f"{value:g}" for value in stray[:5]) + ", ..." * (len(stray) > 5)
-    if not stray or {0, 1}.difference(value for value, _ in f.counts) or is_rating(f.name):
+    if not stray or {0, 1}.difference(value for value, _ in f.counts):
         return []
-    if is_grade(f.name):
+    if is_rating(f.name) or is_grade(f.name):
         return []
     if not settings:
         count = sum(find_stray_values(f).values())
@@ -321,10 +320,8 @@ def _drop_leaks_of_number(
     label_R = read_number_label(sample[label], roles[label])
     numbers = {}
     for name, role in roles.items():
-        type_ = sample[name].type
-        is_number = pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_)
-        is_number = is_number or role.settings.get("input") in AMOUNT_FORMS
-        if role.name not in FEATURES or not is_number:
+        is_amount = role.settings.get("input") in AMOUNT_FORMS
+        if role.name not in FEATURES or not (is_amount or is_numeric(sample[name].type)):
             continue
         numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
         if tells_by_order(x_R, label_R):

@@ -76,6 +76,11 @@ class ColumnStatistics:
     # each text or whole number, in their order, with its rows: where at most MOST_CLASSES differ
     values: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def is_single(self) -> bool:
+        """Whether each row has one value, and not a list."""
+        return not (pt.is_nested(self.type) or self.separator)
+
     def describe_range(self, between: str) -> str:
         """Return the lowest and the highest value; integers in full; empty if it has no numbers."""
         if self.low is None or self.high is None:
@@ -119,17 +124,15 @@ def compute_statistics(column: pa.ChunkedArray, name: str) -> ColumnStatistics:
     statistics = _with_numbers(statistics, values)
     shown = values if num_distinct <= MAX_EXAMPLES else values[:1000]
     first_values = pc.unique(shown).to_pylist()[:MAX_EXAMPLES] if num_distinct else []
-    has_few = statistics.low is not None and num_distinct <= MAX_COUNTED
-    may_be_classes = pt.is_string(values.type) or (
-        statistics.is_whole and statistics.low is not None
-    )
+    has_numbers = statistics.low is not None
+    may_be_classes = pt.is_string(values.type) or (statistics.is_whole and has_numbers)
     may_be_classes &= not (statistics.separator or pt.is_nested(plain))
     return replace(
         statistics,
         num_distinct=num_distinct,
         examples=tuple(map(str, first_values)),
         two_texts=two_texts(values) if num_distinct == 2 and not statistics.separator else (),
-        counts=_count_numbers(values) if has_few else (),
+        counts=_count_numbers(values) if has_numbers and num_distinct <= MAX_COUNTED else (),
         values=_count_values(values) if may_be_classes and num_distinct <= MOST_CLASSES else (),
     )
 

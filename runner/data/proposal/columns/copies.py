@@ -37,8 +37,7 @@ def drop_copies(
         return f.name not in hinted, not is_group, is_text(f.type)
 
     for f in sorted(columns, key=rank):
-        is_list = f.separator or pt.is_nested(f.type)
-        if roles[f.name].name != "categorical" or is_list:
+        if roles[f.name].name != "categorical" or not f.is_single:
             continue
         if not 1 < f.num_distinct <= MOST_DISTINCT * f.num_rows:
             continue

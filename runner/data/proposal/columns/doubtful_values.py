@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from runner.data.core.transforms import splitmix64
-from runner.data.files.read_files import is_text, unpacked_type
+from runner.data.files.read_files import is_numeric, is_text, unpacked_type
 from runner.data.proposal.columns.column_names import HISTORY
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.guess_roles import FEATURES, Role
-from runner.data.proposal.columns.judging_sample import is_single_id, value_codes
+from runner.data.proposal.columns.judging_sample import is_single_id, read_numbers, value_codes
 
 LEAST_SHARE = 0.01  # share of rows that a code for a missing number has at least
 LEAST_ROWS = 20
@@ -39,10 +39,8 @@ def describe_missing_codes(sample: pa.Table, names: Iterable[str]) -> list[str]:
     """Return a note on numbers, such as -999, that probably mean a missing value."""
     codes = {}
     for name in names:
-        column = sample[name].combine_chunks().drop_null()
-        type_ = column.type
-        if pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_):
-            x_R = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        if is_numeric(sample[name].type):
+            x_R = read_numbers(sample[name], {})
             code = _find_missing_code(x_R[np.isfinite(x_R)])
             if code is not None:
                 codes[name] = code, float((x_R == code).sum()) / max(1, sample.num_rows)

@@ -70,9 +70,7 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
     sold = [f for f in complete if is_amount_sold(f.name) and f.low is not None]
-    if likely := [
-        f.name for f in sold if not (is_binary(f) or pt.is_nested(f.type) or f.separator)
-    ]:
+    if likely := [f.name for f in sold if f.is_single and not is_binary(f)]:
         return likely, "called as an amount that was sold"
     plain = [f.name for f in complete if is_binary(f) and not f.two_texts]
     plain = [n for n in plain if guess_kind(n) != "id"]
@@ -82,8 +80,7 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
             return [*rest, columns[-1].name], "a column of 0 and 1"
         return rest, "the only column of 0 and 1"
     has_users = any(USER.fullmatch(name) for name in names)  # else a catalogue's mean
-    single = [f for f in complete if not (pt.is_nested(f.type) or f.separator)]
-    measured = [f for f in single if f.low is not None]
+    measured = [f for f in complete if f.is_single and f.low is not None]
     measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
     likely = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
     return likely[:1], "named like a label"
@@ -108,7 +105,7 @@ def find_scale(f: ColumnStatistics) -> tuple[str, ...]:
 
 def _may_be_graded(f: ColumnStatistics, *, has_queries: bool) -> bool:
     """Tell whether a column is a grade by its name, or in a table with queries an outcome."""
-    if pt.is_nested(f.type) or f.separator:
+    if not f.is_single:
         return False
     if not is_grade(f.name):
         return has_queries and is_outcome(f.name) and holds_grades(f) and not is_binary(f)
@@ -117,7 +114,7 @@ def _may_be_graded(f: ColumnStatistics, *, has_queries: bool) -> bool:
 
 def is_binary(f: ColumnStatistics) -> bool:
     """Tell whether a column has two values, so that it may be a label if its name says so."""
-    if pt.is_nested(f.type) or f.separator:
+    if not f.is_single:
         return False
     two_numbers = f.num_distinct == 2 and f.low in (-1, 0, 1) and f.is_whole
     if find_stray_values(f) and is_outcome(f.name):
@@ -142,7 +139,7 @@ def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
 def is_mostly_binary(f: ColumnStatistics) -> bool:
     """Tell whether a column has the numbers 0 and 1, and hardly any other."""
     rows = dict(f.counts)
-    if not (0 in rows and 1 in rows) or pt.is_nested(f.type) or f.separator:
+    if not (0 in rows and 1 in rows and f.is_single):
         return False
     return rows[0] + rows[1] >= CLASS_SHARE * sum(rows.values())
 

@@ -212,9 +212,7 @@ def _guess_role(f: ColumnStatistics, quantity: tuple[bool, str] | None) -> Role:
     if f.num_distinct > most_distinct:
         if f.num_rows > MANY_ROWS:
             return Role("carried", UNIQUE_REASON)
-        if (
-            reason == DOUBT_REASON and not is_named_id
-        ):  # as an id it could not generalise to other rows
+        if reason == DOUBT_REASON and not is_named_id:  # an id could not generalise to other rows
             return Role("numeric", UNIQUE_REASON, propose_numeric(f))
     return _as_ids(f, reason)
 
@@ -227,12 +225,8 @@ def _numbers_rows(f: ColumnStatistics) -> bool:
 
 
 def _list_reason(f: ColumnStatistics) -> str:
-    more = (
-        "; if its order matters, move it to `sequences`, with a max_length"
-        if HISTORY.search(f.name)
-        else ""
-    )
-    return f"a list{more}"
+    more = "; if its order matters, move it to `sequences`, with a max_length"
+    return f"a list{more if HISTORY.search(f.name) else ''}"
 
 
 def _as_ids(f: ColumnStatistics, reason: str) -> Role:
@@ -244,11 +238,10 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
     is_long = pt.is_decimal(f.type) and (f.high or 0) >= 2**64  # beyond all integers
     if is_long or (has_fractions(f.type) and not f.is_whole):
         settings = {"input": "string"}
-    in_list = bool(pt.is_nested(f.type) or f.separator)
     if f.num_distinct > 0.5 * SAMPLE_ROWS:
         num_rows = 1 << int(np.ceil(np.log2(10 * f.num_distinct)))
         settings |= {"encode": "hash", "num_rows": num_rows}
-        return Role("categorical", reason, settings | ({} if in_list else {"default": 0}))
+        return Role("categorical", reason, settings | ({"default": 0} if f.is_single else {}))
     is_frequent = f.num_distinct <= 1000 or f.num_rows * f.mean_length / f.num_distinct >= 20
     min_count = 1 if is_frequent else 2
     return Role("categorical", reason, {**settings, "encode": "vocabulary", "min_count": min_count})
@@ -256,7 +249,7 @@ def _as_ids(f: ColumnStatistics, reason: str) -> Role:
 
 def _find_quantities(columns: Sequence[ColumnStatistics]) -> dict[str, tuple[bool, str]]:
     """Return whole-number column -> whether it is a quantity, and why; families decide together."""
-    single = [f for f in columns if f.low is not None and not (pt.is_nested(f.type) or f.separator)]
+    single = [f for f in columns if f.low is not None and f.is_single]
     whole = {f.name: f for f in single if _may_be_ids(f)}
     decided = {name: _judge_alone(f) for name, f in whole.items()}
     families: dict[str, list[ColumnStatistics]] = {}

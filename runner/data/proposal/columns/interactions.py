@@ -185,8 +185,7 @@ def event_roles(events: EventColumns, columns: Sequence[ColumnStatistics]) -> di
 
 
 def _is_id(f: ColumnStatistics) -> bool:
-    is_single = not (pt.is_nested(f.type) or f.separator)
-    return is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
+    return f.is_single and f.num_distinct > 2 and (is_text(f.type) or f.is_whole) and not is_time(f)
 
 
 def _unnamed_ids(columns: Sequence[ColumnStatistics], part: str) -> list[str]:

@@ -22,6 +22,7 @@ FEWEST_ROWS = 100  # with a label
 
 Rows = np.ndarray  # their numbers, each below K
 Halves = tuple[Rows, Rows]
+Proposed = tuple[dict[str, dict[str, Any]], list[str]]  # name -> settings of each feature, notes
 
 
 class JudgedLabel(NamedTuple):
@@ -142,6 +143,11 @@ def value_codes(column: pa.ChunkedArray) -> np.ndarray:
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary))
     return np.asarray(codes.to_numpy(zero_copy_only=False), np.int64)
+
+
+def is_single_number(role: Role) -> bool:
+    """Tell whether a column holds one number in each row."""
+    return role.name == "numeric" and "size" not in role.settings
 
 
 def is_single_id(role: Role) -> bool:

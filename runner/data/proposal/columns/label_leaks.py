@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from runner.data.files.read_files import is_numeric
+
 LEAK_AUC = 0.99
 LEAST_BINNED_ROWS = 400  # with fewer rows, bins make strong features look like leaks
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # rows with a value; share of their label in others
@@ -45,7 +47,7 @@ def leak_auc(column: pa.ChunkedArray, label_R: np.ndarray) -> float:
     if pt.is_nested(values.type):
         return 0.5
     ways = [values]
-    if _is_number(values.type):
+    if is_numeric(values.type):
         ways = _values_and_bins(values.cast(pa.float64(), safe=False))
     return max(_rates_auc(way, label_R) for way in ways)
 
@@ -127,7 +129,7 @@ def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
     Where the lowest number is -1 and most rows have it, -1 takes the place of 0.
     """
     values = column.combine_chunks()
-    if not (_is_number(values.type) or pt.is_boolean(values.type)):
+    if not (is_numeric(values.type) or pt.is_boolean(values.type)):
         return None
     x_R = np.nan_to_num(values.cast(pa.float64(), safe=False).fill_null(0).to_numpy(False))
     for nothing in (0, -1) if x_R.min(initial=0) == -1 else (0,):
@@ -135,10 +137,6 @@ def _rarely_on(column: pa.ChunkedArray, most: float = 0.5) -> np.ndarray | None:
         if on_R.mean() < most:
             return on_R
     return None
-
-
-def _is_number(type_: pa.DataType) -> bool:
-    return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
 
 
 def _values_and_bins(values: pa.Array) -> list[pa.Array]:

@@ -6,7 +6,6 @@ R rows of the sample, K rows with a label, F numbers.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,9 @@ from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import (
     JudgedLabel,
     JudgingSample,
+    Proposed,
     is_single_id,
+    is_single_number,
     read_numbers,
     value_codes,
 )
@@ -35,17 +36,13 @@ LEAST_PART = 0.05  # share of that gain that the buckets of one number must have
 
 def propose_buckets(
     sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose buckets of numbers in a table with ids, where the label is not linear in them.
 
     From the numbers alone a network learns steps and hills late or not at all. If a label has
     classes, nothing is proposed, see `has_classes`.
-
-    Returns:
-        Name -> settings of each id, and a note if there is one.
     """
-    numeric = {n: r.settings for n, r in roles.items() if r.name == "numeric"}
-    numeric = {n: settings for n, settings in numeric.items() if "size" not in settings}
+    numeric = {n: r.settings for n, r in roles.items() if is_single_number(r)}
     ids = [name for name, role in roles.items() if is_single_id(role)]
     if not (numeric and ids) or has_classes(roles):
         return {}, []

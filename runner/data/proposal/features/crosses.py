@@ -17,6 +17,7 @@ from runner.data.proposal.columns.judging_sample import (
     Halves,
     JudgedLabel,
     JudgingSample,
+    Proposed,
     Rows,
     is_single_id,
     value_codes,
@@ -43,12 +44,8 @@ Slope = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 def propose_crosses(
     sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """Propose crosses of two columns of single ids whose pairs of values predict the label.
-
-    Returns:
-        Name -> settings of each cross, and a note on each.
-    """
+) -> Proposed:
+    """Propose crosses of two columns of single ids whose pairs of values predict the label."""
     codes_by_name = {n: value_codes(sample.table[n]) for n, r in roles.items() if is_single_id(r)}
     few = sorted(codes_by_name, key=lambda name: int(codes_by_name[name].max(initial=0)))
     codes_by_name = {n: c for n, c in codes_by_name.items() if n in few[:MOST_COLUMNS]}

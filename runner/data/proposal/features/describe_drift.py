@@ -13,6 +13,7 @@ from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import (
     JudgingSample,
     is_single_id,
+    is_single_number,
     read_numbers,
     value_codes,
 )
@@ -32,7 +33,7 @@ def describe_drift(sample: JudgingSample, roles: Mapping[str, Role], time: str) 
     if seconds_R is None:
         return []
     codes = [value_codes(sample.table[n]) for n, r in roles.items() if is_single_id(r)]
-    names = [n for n, r in roles.items() if r.name == "numeric" and "size" not in r.settings]
+    names = [n for n, r in roles.items() if is_single_number(r)]
     numbers = [read_numbers(sample.table[n], roles[n].settings) for n in names[:MOST_COLUMNS]]
     x_RF = np.column_stack([*map(_standardise, numbers), np.zeros(len(seconds_R))])
     for y_R in sample.labels:

@@ -18,6 +18,7 @@ from runner.data.proposal.columns.judging_sample import (
     Rows,
     is_number,
     is_single_id,
+    is_single_number,
     read_number_label,
     read_numbers,
     value_codes,
@@ -102,7 +103,7 @@ def read_features(
     numbers = [
         standardise(read_numbers(table[name], role.settings)[known_R])
         for name, role in roles.items()
-        if role.name == "numeric" and "size" not in role.settings
+        if is_single_number(role)
     ]
     x_KF = np.stack(numbers, axis=1) if numbers else np.zeros((int(known_R.sum()), 0))
     return sorted(ids, key=lambda codes_K: codes_K.max())[:MOST_COLUMNS], x_KF

@@ -15,6 +15,7 @@ from runner.data.proposal.columns.judging_sample import (
     FEWEST_ROWS,
     JudgingSample,
     is_number,
+    is_single_number,
     read_number_label,
     read_numbers,
 )
@@ -39,7 +40,7 @@ def drop_logarithms(
     targets = [read_number_label(sample.table[name], role) for name, role in labels]
     found: dict[str, Role] = {}
     for name, role in roles.items():
-        if role.name != "numeric" or not role.settings.get("log1p") or "size" in role.settings:
+        if not (is_single_number(role) and role.settings.get("log1p")):
             continue
         plain = {key: value for key, value in role.settings.items() if key != "log1p"}
         log_R = read_numbers(sample.table[name], role.settings)

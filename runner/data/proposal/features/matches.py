@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.types as pt
 
 from runner.data.columns.column_specs import COUNT, SHARE
 from runner.data.columns.list_matches import count_matches
 from runner.data.columns.vectors import split_vectors
 from runner.data.core.columns import is_list
-from runner.data.files.read_files import single_array, unpacked_type
+from runner.data.files.read_files import is_numeric, single_array, unpacked_type
 from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import (
     JudgedLabel,
     JudgingSample,
+    Proposed,
     is_single_id,
     value_codes,
 )
@@ -38,15 +38,12 @@ LEAST_GAIN, CHANCE_GAIN = 0.001, 0.3  # the latter divided by the root of the ro
 
 def propose_matches(
     sample: JudgingSample, roles: Mapping[str, Role], used_names: Collection[str]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose the number of a list's values that are the id of another column, or their share.
 
     No sum of effects of ids can represent whether a history holds the shown item or its category,
-    and a model with embeddings learns it id by id.
-
-    Returns:
-        Name -> settings of each number, and a note on each. One that gives the label away is not
-        proposed but warned of, since the history was probably written after the label.
+    and a model with embeddings learns it id by id. One that gives the label away is not proposed
+    but warned of, since the history was probably written after the label.
     """
     table = sample.table
     ids = {n: r.settings for n, r in roles.items() if r.name == "categorical"}
@@ -92,8 +89,7 @@ def propose_matches(
 
 def _is_comparable(type_: pa.DataType) -> bool:
     inner = type_.value_type if is_list(type_) else type_
-    is_number = pt.is_integer(inner) or pt.is_floating(inner) or pt.is_decimal(inner)
-    return is_number or unpacked_type(inner) in (pa.string(), pa.large_string())
+    return is_numeric(inner) or unpacked_type(inner) in (pa.string(), pa.large_string())
 
 
 def _gives_away(counts_R: np.ndarray, y_R: np.ndarray) -> bool:

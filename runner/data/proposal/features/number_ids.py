@@ -17,8 +17,10 @@ from runner.data.proposal.columns.guess_label import holds_grades
 from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import (
     JudgingSample,
+    Proposed,
     Rows,
     is_number,
+    is_single_number,
     read_number_label,
     read_numbers,
 )
@@ -43,20 +45,17 @@ Labels = Sequence[np.ndarray]  # each [R], 0 or 1, NaN where it is missing
 
 def propose_number_ids(
     sample: JudgingSample, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose ids made of numbers, where buckets or a missing value help to predict the label.
 
     Buckets are for tables without ids: for each number of which the label is not a monotonic
     function or, if it is a grade, not a linear one. At least one number gets them, since most
     models need ids, and only one if a label has classes: see `has_classes`.
-
-    Returns:
-        Name -> settings of each new id, and notes.
     """
     names = {f.name for f in columns}
     has_ids = any(role.name == "categorical" for role in roles.values())
     numeric = {n: role.settings for n, role in roles.items() if role.name == "numeric"}
-    single = [n for n, settings in numeric.items() if "size" not in settings]
+    single = [n for n, role in roles.items() if is_single_number(role)]
     x_by_name = {n: read_numbers(sample.table[n], numeric[n]) for n in single}
     graded = [f.name for f in columns if is_number(roles[f.name]) and holds_grades(f)]
     grades = [read_number_label(sample.table[name], roles[name]) for name in graded]

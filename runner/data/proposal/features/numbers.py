@@ -23,7 +23,7 @@ from runner.data.proposal.columns.guess_roles import (
     Role,
     propose_numeric,
 )
-from runner.data.proposal.columns.judging_sample import JudgingSample, Rows, read_numbers
+from runner.data.proposal.columns.judging_sample import JudgingSample, Proposed, Rows, read_numbers
 from runner.data.proposal.columns.label_leaks import chance_error, rank_auc
 from runner.data.proposal.columns.sample_statistics import compute_amount_statistics
 from runner.data.proposal.features.number_ids import CHANCE_GAIN, LEAST_GAIN, means_of_buckets
@@ -92,14 +92,11 @@ def propose_numbers_of_ids(
     columns: Sequence[ColumnStatistics],
     roles: Mapping[str, Role],
     used_names: Collection[str],
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose a number of each column of whole numbers whose order predicts more than its values.
 
     Whole numbers are taken for ids where nothing suggests a quantity. If a quantity has many
     values, such as the kilometres of a car, each is too rare to learn an embedding.
-
-    Returns:
-        Name -> settings of each number, and a note if there is one.
     """
     table = sample.table
     proposed: dict[str, dict[str, Any]] = {}
@@ -125,14 +122,11 @@ def propose_numbers_of_ids(
             proposed[name] = {"column": f.name, **propose_numeric(f)}
     if not proposed:
         return {}, []
-    ids, added = (
-        ", ".join(settings["column"] for settings in proposed.values()),
-        ", ".join(proposed),
-    )
+    ids = ", ".join(settings["column"] for settings in proposed.values())
     what = "numbers" if len(proposed) > 1 else "a number"
     return proposed, [
         f"the order of the values of {ids} helps to predict the label: also proposed as {what}, "
-        f"{added}"
+        f"{', '.join(proposed)}"
     ]
 
 

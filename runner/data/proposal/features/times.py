@@ -34,7 +34,9 @@ from runner.data.proposal.columns.column_statistics import ColumnStatistics, com
 from runner.data.proposal.columns.guess_label import read_binary_labels
 from runner.data.proposal.columns.guess_roles import FEATURES, TIME_REASON, Role, propose_numeric
 from runner.data.proposal.columns.judging_sample import (
+    Proposed,
     is_single_id,
+    is_single_number,
     read_number_label,
     read_numbers,
 )
@@ -183,9 +185,8 @@ def describe_possible_times(
                 f"{f.name}: may be when a row came about; --time {f.name} splits the rows by it, "
                 "and makes features of its hour and its day of the week, where they differ"
             )
-        if is_other or not is_time_of_row(f.name) or f.separator or pt.is_nested(f.type):
-            continue
-        if f.amounts:  # such as a time of day, which cannot split rows
+        # an amount is such as a time of day, which cannot split rows
+        if is_other or f.amounts or not (is_time_of_row(f.name) and f.is_single):
             continue
         if f.low is None:
             if not (is_text(f.type) and f.num_distinct > MOST_DAYS) or f.time_form:
@@ -320,8 +321,7 @@ def drop_times_in_disguise(
     rising = []
     for name, role in roles.items():
         is_id = is_single_id(role) and pt.is_primitive(sample[name].type)
-        is_number = role.name == "numeric" and "size" not in role.settings
-        if not (is_id or is_number) or name in hinted:
+        if not (is_id or is_single_number(role)) or name in hinted:
             continue
         x_R = read_numbers(sample[name], {} if is_id else role.settings)
         known_R = np.isfinite(seconds_R) & np.isfinite(x_R)
@@ -389,7 +389,7 @@ def propose_days(
     time: SplitTime | None,
     *,
     requested: Collection[str] = (),
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose days as numbers for times other than the row's, such as the day of a registration.
 
     Days are counted until the time of the row. A time that is often later is not known by then,
@@ -398,9 +398,6 @@ def propose_days(
     Args:
         time: of the row, if it is known.
         requested: columns whose days are proposed in any case.
-
-    Returns:
-        Name -> settings of each number, and a note if there is one.
     """
     until = time if time and time.form else None
     until_R = until.read_seconds(sample) if until else None

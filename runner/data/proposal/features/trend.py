@@ -15,6 +15,7 @@ from runner.data.proposal.columns.guess_roles import Role
 from runner.data.proposal.columns.judging_sample import (
     FEWEST_ROWS,
     JudgingSample,
+    Proposed,
     is_number,
     read_number_label,
 )
@@ -35,7 +36,7 @@ def propose_trend(
     roles: Mapping[str, Role],
     time: SplitTime | None,
     used_names: Collection[str],
-) -> tuple[dict[str, dict[str, Any]], list[str]]:
+) -> Proposed:
     """Propose the days of the time that splits the rows, where a label's level moves with them.
 
     Ids and numbers alone predict the mean level of all train rows, such as ten years of prices,
@@ -44,9 +45,6 @@ def propose_trend(
 
     Args:
         time: by which rows are split; None: they are not.
-
-    Returns:
-        Name -> settings of the number, and a note, if there is one.
     """
     seconds_R = sample.seconds_R
     if time is None or not time.form or seconds_R is None or f"{time.name}_days" in used_names:

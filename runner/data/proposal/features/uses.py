@@ -168,8 +168,7 @@ def _amount_notes(columns: Sequence[ColumnStatistics]) -> list[str]:
     """Return a line on the columns of each form whose texts are read as numbers."""
     notes, amounts = [], {f.name: f.amounts for f in columns if f.amounts}
     columns = [f for f in columns if f.name in amounts]
-    a_mark = "with a {} before the fraction"
-    as_what = (a_mark.format("point"), a_mark.format("comma"), "of seconds")
+    as_what = ("with a point before the fraction", "with a comma before the fraction", "of seconds")
     for form, what in zip(AMOUNT_FORMS, as_what):
         if parsed := [f for f in columns if amounts[f.name].form == form and is_text(f.type)]:
             texts = [text for f in parsed for text in f.examples]
