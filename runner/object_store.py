@@ -145,12 +145,9 @@ def _buckets(url: str) -> list[str]:
 
 def etag_of(handle: Any) -> str:
     """Return a store's ETag of an open object; empty if it gives none."""
-    metadata = {str(k).lower(): v for k, v in _texts(handle.metadata() or {}).items()}
-    return metadata.get("etag", "").strip('"')
 
-
-def _texts(metadata: Any) -> dict[str, str]:
     def text(value: Any) -> str:
         return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
-    return {text(key): text(value) for key, value in metadata.items()}
+    metadata = {text(key).lower(): text(v) for key, v in (handle.metadata() or {}).items()}
+    return metadata.get("etag", "").strip('"')

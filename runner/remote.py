@@ -24,7 +24,7 @@ from runner.config.compose import ComposedConfig
 from runner.config.rules import check_config
 from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.ray_nodes import NodeRole, call_on_nodes
-from runner.errors import ConfigError, UserError, first_line, raise_combined
+from runner.errors import ConfigError, UserError, first_line, raise_combined, system_errors
 from runner.launch import print_status
 from runner.machine.imports import missing_extra
 from runner.rundir.checkpoint import open_checkpoint, saved_steps
@@ -237,13 +237,12 @@ def write_run_dir(composed: ComposedConfig, files: Mapping[str, bytes]) -> Path:
     signature = str(json.loads(files["meta.json"])["signature"])
     folder, lock = create_and_lock(composed.run_dir, name=composed.name, signature=signature)
     try:
-        for name in RECORD_FILES:
-            if name in files:
-                with replacing(folder / name) as file:
-                    file.write(mask_secrets(files[name].decode(errors="replace")))
-        _write_checkpoints(folder, files)
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {error.strerror or error}") from error
+        with system_errors(f"{folder}: cannot be written"):
+            for name in RECORD_FILES:
+                if name in files:
+                    with replacing(folder / name) as file:
+                        file.write(mask_secrets(files[name].decode(errors="replace")))
+            _write_checkpoints(folder, files)
     finally:
         lock.release()
     return folder

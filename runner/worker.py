@@ -185,10 +185,8 @@ def judge_parts(
 def _source_of_other_model(composed: ComposedConfig) -> Path | None:
     """Return the source of an evaluation's weights, if settings of the model have changed."""
     config, run = composed.config, composed.source_run
-    is_one = get_key(config, "loop._target_") == EVALUATE_LOOP and not get_key(
-        config, "loop.follow"
-    )
-    if run is None or not is_one:
+    is_evaluation = get_key(config, "loop._target_") == EVALUATE_LOOP
+    if run is None or not is_evaluation or get_key(config, "loop.follow"):
         return None
     is_as_trained = composed.saved_config["model"] == composed.source_config.get("model")
     return None if is_as_trained else Path(get_key(config, "checkpoint.path") or run)

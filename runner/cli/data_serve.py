@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,7 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
 
     args = make_parser().parse(words)
     raise_combined(_find_problems(args))
-    bind(
-        args.host.strip("[]"), args.port
-    ).close()  # before the data are prepared, which may take long
+    bind(args.host.strip("[]"), args.port).close()  # before the data are prepared, which takes long
     overrides = dataset_overrides(args.words, args.schema)
     allowed = allowed_packages(allow)
     composed = compose_job(overrides)
@@ -74,25 +72,23 @@ def _dataset_of(schema: Path) -> str:
     return f"dataset={next(known, 'parquet')}"
 
 
-def _find_problems(args: Namespace) -> list[str]:
+def _find_problems(args: Namespace) -> Iterator[str]:
     from runner.data.flight.protocol import is_loopback
 
-    problems = []
     if args.schema is None and not any(word.startswith("dataset=") for word in args.words):
-        problems.append(
+        yield (
             "data-serve: name the data: --schema FILE for files of your own, or dataset=NAME with "
             "its settings, as for a training"
         )
     if (args.tls_cert is None) != (args.tls_key is None):
-        problems.append("data-serve: --tls-cert and --tls-key belong together")
+        yield "data-serve: --tls-cert and --tls-key belong together"
     if not 0 <= args.port < 2**16:
-        problems.append(f"--port {args.port}: must lie in 0 to 65535")
+        yield f"--port {args.port}: must lie in 0 to 65535"
     if not is_loopback(args.host) and (args.tls_cert is None or args.token_env is None):
-        problems.append(
+        yield (
             f"--host {args.host}: others reach this address; it needs --tls-cert FILE, --tls-key "
             "FILE and --token-env NAME"
         )
-    return problems
 
 
 def _open_server(args: Namespace, dataset: Any, allowed: Sequence[str]) -> Any:

@@ -70,10 +70,8 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
         config, method=args.method, num_rows=args.rows, view=View(), allowed=allowed
     )
     show_importance(make_console(), facts)
-    try:
+    with system_errors(f"{target}: cannot be written"):
         write_json(target, facts)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror or error}") from error
     print_status(f"wrote {target}")
     if args.json is None and (run / REPORT_FILE).exists():
         write_report(run)

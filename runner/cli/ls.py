@@ -77,13 +77,14 @@ def _print_fields(heading: str, fields: Sequence[OptionField]) -> None:
     if not fields:
         return
     print(f"\n{heading}")
+    indent = " " * 6
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = shutil.get_terminal_size().columns if has_width else _PIPE_WIDTH
     for field in fields:
         kind = _type_and_range(field)
         line = f"  {field.key} = {field.default}" if field.default else f"  {field.key}"
         line += f"  ({kind})" if kind else ""
-        for text, indent in ((line, "      "), (f"      {field.description}", "      ")):
+        for text in (line, f"{indent}{field.description}"):
             if text.strip():
                 print(textwrap.fill(text, width, subsequent_indent=indent, break_on_hyphens=False))
 

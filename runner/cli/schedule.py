@@ -143,9 +143,7 @@ def _build_learning_rate(
         factor_at = build_any_schedule(
             node, where=where, total_steps=total, steps_per_epoch=per_epoch, allowed=allowed
         )
-        factors = [
-            factor_at(update) for update in range(1, total + 1)
-        ]  # in order: it may have a state
+        factors = [factor_at(k) for k in range(1, total + 1)]  # in order: it may have a state
         name_of_class = str(node["_target_"]).rpartition(".")[2]
         return LearningRate(name, scaled, lambda k: factors[k - 1], 0, name_of_class)
     factor = build_schedule(node, total, steps_per_epoch=per_epoch, where=where)
@@ -276,15 +274,11 @@ def _key_points_table(rates: Sequence[LearningRate], length: ScheduleLength) -> 
     for quarter in (1, 2, 3):
         mark(round(total * quarter / 4), f"{quarter}/4" if quarter != 2 else "half")
     mark(total, "last")
-    header = [
-        "",
-        "update",
-        *(["epoch"] if length.updates_per_epoch else []),
-        *(r.name for r in rates),
-    ]
+    per_epoch = length.updates_per_epoch
+    header = ["", "update", *["epoch"] * bool(per_epoch), *(r.name for r in rates)]
     rows = []
     for update in sorted(marks):
-        epoch = [f"{update / length.updates_per_epoch:.2f}"] if length.updates_per_epoch else []
+        epoch = [f"{update / per_epoch:.2f}"] if per_epoch else []
         values = [f"{rate.lr_at(update):.4g}" for rate in rates]
         rows.append([", ".join(marks[update]), f"{update:,}", *epoch, *values])
     return TextTable(header, rows)

@@ -47,7 +47,7 @@ def follow_model_kind(
     watched = str(monitor.get("metric", "")).removeprefix("validation/")
     if "eval" not in chosen and monitor:
         names = list(dict.fromkeys([*names, watched]))
-    if not all(map(_is_of_catalogue, names)):
+    if not all(map(is_of_catalogue, names)):
         return ()  # metrics of rows, perhaps with negatives among them
     updates: dict[str, Any] = {"metrics.eval": names, "metrics.candidates": "full"}
     updates |= {} if "train" in chosen else {"metrics.train": []}
@@ -68,10 +68,8 @@ def _chosen(
     config: DictConfig, node: str, default_config: Mapping[str, Any], overridden: Collection[str]
 ) -> dict[str, Any] | None:
     """Return what was explicitly set of a node; None if the whole node was replaced."""
-    current, default = (
-        OmegaConf.select(config, node),
-        OmegaConf.select(OmegaConf.create(dict(default_config)), node),
-    )
+    current = OmegaConf.select(config, node)
+    default = OmegaConf.select(OmegaConf.create(dict(default_config)), node)
     if not isinstance(current, DictConfig) or not isinstance(default, DictConfig):
         return None
     values = {str(name): current[name] for name in current}
@@ -84,7 +82,8 @@ def _chosen(
     }
 
 
-def _is_of_catalogue(name: str) -> bool:
+def is_of_catalogue(name: object) -> bool:
+    """Return whether a metric is one of rankings, which may be over all items."""
     metric = find_metric(str(name))
     return metric is not None and metric.needs in ("users", "lists")
 

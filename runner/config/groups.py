@@ -144,7 +144,7 @@ class ConfigGroups:
         return ""
 
 
-def register_search_path(config_dirs: Sequence[str] = ()) -> None:
+def register_search_path(config_dirs: Sequence[str]) -> None:
     """Make the top-level folder `experiments/` a group, and add the user's `--config-dir`s.
 
     Raises:
@@ -164,9 +164,8 @@ def register_search_path(config_dirs: Sequence[str] = ()) -> None:
     plugins.register(ExperimentsSource)
     SourcesRegistry.instance().types["file"] = CheckedFileSource
     known = plugins.plugin_type_to_subclass_list[SearchPathPlugin]
-    known[:] = [
-        p for p in known if p.__name__ != Folders.__name__
-    ]  # only the folders of the last call count
+    # only the folders of the last call count
+    known[:] = [p for p in known if p.__name__ != Folders.__name__]
     plugins.register(Folders)
 
 

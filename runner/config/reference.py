@@ -47,11 +47,8 @@ def _render_group(group: str, options: Sequence[Option]) -> Iterator[str]:
     for option in sorted(options, key=lambda o: not o.is_default):
         mark = " (default)" if option.is_default else ""
         yield from ("", f"### {group}={option.name}{mark}", "", option.description)
-        fields = [
-            field
-            for field in read_fields(option.path, group.replace("/", "."))
-            if field not in shown
-        ]
+        all_fields = read_fields(option.path, group.replace("/", "."))
+        fields = [field for field in all_fields if field not in shown]
         shown |= set(fields)
         if fields:
             yield from ("", *_table(fields))

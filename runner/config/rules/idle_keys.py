@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from runner.config.declarations import all_declarations
 from runner.config.early_stopping import PATIENCE_RULES
+from runner.config.fit_choices import is_of_catalogue
 from runner.config.rules.keys import Config, get_key
 from runner.config.settings import ONLINE_LOOP
 from runner.embeddings.sharding_settings import DISK
-from runner.metrics.names import RETRIEVAL_NETS, find_metric, split_task
+from runner.metrics.names import RETRIEVAL_NETS, split_task
 from runner.metrics.settings import MetricSettings
 
 # key -> the keys of which one must be on
@@ -74,12 +75,9 @@ def _idle_metric_keys(config: Config) -> Iterator[str]:
     bins = metrics["ece_bins"]
     if bins != MetricSettings.ece_bins and "ece" not in metric_names:
         yield f"metrics.ece_bins={bins} has no effect, since metrics.eval lists no ece"
-    evaluated = [
-        metric for name in metrics["eval"] if (metric := find_metric(str(name))) is not None
-    ]
-    rankings = [metric for metric in evaluated if metric.needs in ("users", "lists")]
+    has_rankings = any(map(is_of_catalogue, metrics["eval"]))
     for key, default in (("candidates", "rows"), ("relevant_from", None)):
-        if metrics[key] != default and not rankings:
+        if metrics[key] != default and not has_rankings:
             yield (
                 f"metrics.{key}={metrics[key]} has no effect, since metrics.eval lists no ranking, "
                 "such as recall@10"

@@ -16,10 +16,8 @@ CLIP_KEYS = ("value", "parameter_norm", "global_norm")
 def check_lbfgs(config: Config) -> Iterator[str]:
     """Refuse everything else that would change the loss or the parameters during its search."""
     optimizer, trainer = config["optimizer"], config["trainer"]
-    if (
-        optimizer["dense"]["_target_"] not in LBFGS_TARGETS
-        or config["task"]["_target_"] != BUILTIN_TASK
-    ):
+    is_lbfgs = optimizer["dense"]["_target_"] in LBFGS_TARGETS
+    if not is_lbfgs or config["task"]["_target_"] != BUILTIN_TASK:
         return
     why = "L-BFGS searches along the gradient of the loss, and"
     clip = trainer.get("clip") or {}

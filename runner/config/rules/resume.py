@@ -60,10 +60,8 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
     if newest is not None:
         reasons += _without_updates(newest, changes, spec.config["trainer"])
         if any(key.startswith(("trainer.ema.", "optimizer.")) for key, _, _ in changes):
-            reasons += [
-                *_dropped_averages(newest, spec.config),
-                *_newly_frozen(newest, spec.config),
-            ]
+            reasons += _dropped_averages(newest, spec.config)
+            reasons += _newly_frozen(newest, spec.config)
     if reasons:
         listed = "\n".join(reasons)
         raise UserError(
@@ -84,11 +82,8 @@ def _global_batch_changes(changes: list[Change]) -> Iterator[str]:
 
 
 def _row_scope_changes(changes: list[Change]) -> Iterator[str]:
-    scope_changes = [
-        change
-        for change in changes
-        if change[0] in [f"trainer.{name}" for name in GLOBAL_BATCH_KEYS]
-    ]
+    keys = [f"trainer.{name}" for name in GLOBAL_BATCH_KEYS]
+    scope_changes = [change for change in changes if change[0] in keys]
     if scope_changes and not any(key == "global_batch" for key, _, _ in changes):
         yield (
             "  model.loss.within or model.net.norm_scope is micro_batch: the rows of each "
@@ -123,9 +118,8 @@ def _without_updates(
 
 
 def _dropped_averages(saved: CheckpointSummary, config: Mapping[str, Any]) -> Iterator[str]:
-    if config["trainer"]["ema"]["decay"] is None and any(
-        n.startswith("ema/") for n in saved.tensor_names
-    ):
+    has_averages = any(n.startswith("ema/") for n in saved.tensor_names)
+    if has_averages and config["trainer"]["ema"]["decay"] is None:
         yield (
             "  trainer.ema.decay=null: this run keeps moving averages, and its evaluations so far "
             "are of them; trainer.ema.evaluate=false goes on with evaluations of the weights"
