@@ -39,6 +39,8 @@ from runner.data.proposal.columns.guess_roles import (
 from runner.data.proposal.columns.judging_sample import read_number_label, read_numbers
 from runner.data.proposal.columns.label_leaks import (
     LEAK_AUC,
+    LEAK_CORRELATION,
+    correlate_ranks,
     find_formula,
     find_only_label,
     goes_with_label,
@@ -46,7 +48,6 @@ from runner.data.proposal.columns.label_leaks import (
     is_share,
     is_zero_without_label,
     leak_auc,
-    tells_by_order,
 )
 from runner.data.proposal.columns.schema_hints import Hints
 from runner.errors import UserError
@@ -324,7 +325,7 @@ def _drop_leaks_of_number(
         if role.name not in FEATURES or not (is_amount or is_numeric(sample[name].type)):
             continue
         numbers[name] = x_R = read_numbers(sample[name], {**role.settings, "log1p": False})
-        if tells_by_order(x_R, label_R):
+        if abs(correlate_ranks(x_R, label_R)) >= LEAK_CORRELATION:
             leak = f"{name} alone predicts {label} by its order: is it known before {label} is?"
             warnings.append(_leave_out(name, leak, roles, hinted))
     numbers = {name: x_R for name, x_R in numbers.items() if roles[name].name}

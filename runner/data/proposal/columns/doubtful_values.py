@@ -184,7 +184,8 @@ def describe_numbered_histories(
     notes = []
     for stem, parts in by_stem.items():
         pooled = _unique_ids(sample, *(f.name for f in parts))
-        singles = [f for f in ids if f not in parts and is_text(f.type) == is_text(parts[0].type)]
+        are_texts = is_text(parts[0].type)
+        singles = [f for f in ids if f not in parts and is_text(f.type) == are_texts]
         shares = {
             f.name: pc.mean(pc.is_in(pooled, _unique_ids(sample, f.name)).cast(pa.int8())).as_py()
             for f in singles
@@ -192,9 +193,9 @@ def describe_numbered_histories(
         item = max(shares, key=lambda name: shares[name] or 0.0, default=None)
         if len(parts) < FEWEST_PLACES or item is None or (shares[item] or 0) < LEAST_HELD:
             continue
-        name, empty = stem.strip("_ -"), "''" if is_text(parts[0].type) else "0"
-        type_ = "" if is_text(parts[0].type) else ".astype('int64')"
-        name = name if name not in sample.column_names else f"{name}_list"
+        empty, type_ = ("''", "") if are_texts else ("0", ".astype('int64')")
+        name = stem.strip("_ -")
+        name += "_list" * (name in sample.column_names)
         code = (
             f"own = t.filter(regex={'^' + re.escape(stem) + '[0-9]+$'!r}); "
             "t = t.drop(columns=own.columns); "

@@ -21,8 +21,11 @@ from runner.data.proposal.columns.column_names import (
     sounds_like_time,
 )
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
-from runner.data.proposal.columns.doubtful_events import describe_events
-from runner.data.proposal.columns.event_order import find_finer_time, may_order
+from runner.data.proposal.columns.doubtful_events import (
+    describe_events,
+    find_finer_time,
+    may_order,
+)
 from runner.data.proposal.columns.guess_label import MAX_RATINGS, find_label_candidates, is_binary
 from runner.data.proposal.columns.guess_roles import Role, is_time
 from runner.data.proposal.columns.schema_hints import Hints

@@ -22,7 +22,7 @@ LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # rows with a value; share of their labe
 MOST_STEPS = 0.9  # share of rows in which a column of 0 and 1 may be 1
 MOST_CHANCE = 1e-9  # probability that all rows of label 1 are on by chance
 STEP_DIFFERENCE = 0.8  # between the shares of rows with a value among labels 1 and 0
-LEAK_CORRELATION = 0.9995  # of the ranks of a column and of the label
+LEAK_CORRELATION = 0.9995  # of the ranks of a number and of the label, in nearly all rows
 LEAST_ROWS = 100  # with a value of both
 MEETING_SHARE = 0.99  # share of the rows in which a formula gives the label
 MOST_COLUMNS, FORMULA_ROWS = 30, 5_000  # that are tried in pairs
@@ -170,11 +170,6 @@ def chance_error(y_R: np.ndarray) -> float:
     """
     num_positive = float(y_R.sum())
     return float(((len(y_R) + 1) / (12 * num_positive * (len(y_R) - num_positive))) ** 0.5)
-
-
-def tells_by_order(x_R: np.ndarray, label_R: np.ndarray) -> bool:
-    """Return whether a number rises or falls with the label in nearly all rows without NaN."""
-    return abs(correlate_ranks(x_R, label_R)) >= LEAK_CORRELATION
 
 
 def correlate_ranks(x_R: np.ndarray, label_R: np.ndarray) -> float:

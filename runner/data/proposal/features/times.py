@@ -351,14 +351,6 @@ def drop_times_in_disguise(
     ]
 
 
-def describe_missing_times(time: SplitTime, num_rows: int) -> str:
-    """Return a note on the rows of a sample that have no time by which they could be split."""
-    return (
-        f"{time.name}: {time.num_missing:,} of {num_rows:,} sampled rows hold no time by which "
-        "they could be split: bad rows, which dataset.on_bad_rows=skip leaves out"
-    )
-
-
 def propose_time_parts(
     sample: pa.Table, time: SplitTime, used_names: Sequence[str]
 ) -> dict[str, dict[str, Any]]:

@@ -42,7 +42,6 @@ from runner.data.proposal.features.numbers import propose_numbers_of_ids, settle
 from runner.data.proposal.features.times import (
     SplitTime,
     ask_for_forms,
-    describe_missing_times,
     describe_possible_times,
     propose_days,
     propose_time_parts,
@@ -127,7 +126,10 @@ def use_rows(
     number_ids = take(propose_number_ids(sample, columns, roles))
     num_untimed = by_time.num_missing if by_time else 0
     if by_time and num_untimed:
-        notes.append(describe_missing_times(by_time, table.num_rows))
+        notes.append(
+            f"{by_time.name}: {num_untimed:,} of {table.num_rows:,} sampled rows hold no time by "
+            "which they could be split: bad rows, which dataset.on_bad_rows=skip leaves out"
+        )
     if "random" in split.get("split", {}):
         notes += describe_possible_times(table, columns, roles)
         notes += describe_copied_rows(table, columns)
