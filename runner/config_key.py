@@ -80,7 +80,8 @@ class Key:
         """
         if isinstance(value, str):
             is_free = not self.choices and self.pattern is None
-            if is_free or value in self.choices or self._matches_pattern(value):
+            matches = self.pattern is not None and re.fullmatch(self.pattern, value)
+            if is_free or value in self.choices or matches:
                 return None
             if not self.choices:
                 return f"{key}={value}: must be {self.note}"
@@ -115,9 +116,6 @@ class Key:
         limit = math.inf if isinstance(value, float) else _INT64
         bounds = ((getattr(self, name), holds) for name, (_, holds) in _BOUNDS.items())
         return -limit < value < limit and all(b is None or holds(value, b) for b, holds in bounds)
-
-    def _matches_pattern(self, value: str) -> bool:
-        return self.pattern is not None and re.fullmatch(self.pattern, value) is not None
 
     @property
     def _length(self) -> str:

@@ -29,10 +29,7 @@ _WITHOUT_RULES = (
 
 
 def refit(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Train the model of a run anew on the rows of all its splits.
-
-    Returns:
-        The exit code of the training.
+    """Train the model of a run anew on the rows of all its splits; return the exit code.
 
     Raises:
         UserError: before anything is started, for a run that held out no rows of a table.

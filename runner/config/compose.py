@@ -25,7 +25,12 @@ from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import ConfigGroups, find_places, load_groups, set_places
 from runner.config.hydra_keys import find_hydra_problem
 from runner.config.hydra_text import shell_override
-from runner.config.interpolation import Resolution, find_value, resolve_interpolations, resolve_text
+from runner.config.interpolation import (
+    Resolution,
+    find_value,
+    resolve_folder,
+    resolve_interpolations,
+)
 from runner.config.overrides import (
     apply_override,
     describe_displaced_length,
@@ -38,7 +43,6 @@ from runner.config.overrides import (
 )
 from runner.config.paths import (
     PATH_KEYS,
-    expand_home,
     find_dirs_elsewhere,
     find_empty_paths,
     make_paths_absolute,
@@ -208,8 +212,7 @@ def compose(
     make_paths_absolute(config, saved_config, base.source_config)
     drop_held_for_one_command(saved_config)
     run_dir, sweep_dir = (
-        expand_home(resolve_text(base.hydra[node], "dir", f"hydra.{node}.dir", problems))
-        for node in ("run", "sweep")
+        resolve_folder(base.hydra[node], f"hydra.{node}.dir", problems) for node in ("run", "sweep")
     )
     overridden = {o.key_or_group for o in key_overrides}
     begun_in = run_dir if from_run is None else None

@@ -20,7 +20,7 @@ MONITOR = "checkpoint.monitor"
 def follow_model_kind(
     config: DictConfig, overrides: Sequence[Override], default_config: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Evaluate a retrieval model by its rankings of all items. In place.
+    """Evaluate a retrieval model by its rankings of all items, in place; return a note on that.
 
     What the command line, an experiment or another option of `metrics` sets stays: its metrics
     are ranked over the catalogue if all of them are metrics of rankings.
@@ -28,9 +28,6 @@ def follow_model_kind(
     Args:
         config: of a new run, with the overrides applied.
         default_config: the options without any override.
-
-    Returns:
-        A note about the derived settings, if there are any.
     """
     net = OmegaConf.select(config, "model.net")
     if not isinstance(net, DictConfig) or net.get("_target_") not in RETRIEVAL_NETS:
@@ -91,15 +88,12 @@ def is_of_catalogue(name: object) -> bool:
 def drop_unfit_settings(
     config: DictConfig, config_without: DictConfig, group: str, experiment: str
 ) -> tuple[str, ...]:
-    """Drop an experiment's settings for the option of a group that was not chosen. In place.
+    """Drop an experiment's settings for an option that was not chosen, in place; return a note.
 
     Args:
         config: the whole configuration, without the overrides of keys.
         config_without: the same without the experiment.
         group: dataset, or model.net.
-
-    Returns:
-        A note about the dropped settings, if there are any.
     """
     node, known = OmegaConf.select(config, group), OmegaConf.select(config_without, group)
     if not isinstance(node, DictConfig) or not isinstance(known, DictConfig):

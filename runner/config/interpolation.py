@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,19 +58,21 @@ def find_value(config: DictConfig, key: str) -> Any:
     )
 
 
-def resolve_text(node: DictConfig, name: str, key: str, problems: list[str]) -> str | None:
-    """Return the folder that a node names, or None and a message if it cannot be resolved.
+def resolve_folder(node: DictConfig, key: str, problems: list[str]) -> str | None:
+    """Return the folder that a node names, or None if it cannot be resolved.
+
+    A `~` that no shell has expanded becomes the user's home.
 
     Args:
-        name: of the value in the node.
-        key: its dotted name.
-        problems: receives the message.
+        key: the dotted name of the value, whose last part is that in the node.
+        problems: receives a message if it cannot be resolved.
     """
+    name = key.rpartition(".")[2]
     own_problems: list[str] = []
     value, _ = _resolve_value(node, name, key, Resolution(own_problems))
     literal = shell_override(key, node._get_node(name)._value()) if own_problems else ""  # type: ignore[union-attr]
     problems += [f"{problem}; a folder of that name: {literal}" for problem in own_problems]
-    return None if value is None else str(value)
+    return None if value is None else os.path.expanduser(str(value))
 
 
 @contextmanager

@@ -238,14 +238,11 @@ def replaces_part(override: Override) -> bool:
 def drop_unfit_arguments(
     config: DictConfig, config_without: DictConfig, recipe: str
 ) -> tuple[str, ...]:
-    """Drop arguments of `model.net` that a recipe sets but the model does not take. In place.
+    """Drop arguments of a recipe that the model does not take, in place; return a note on them.
 
     Args:
         config: the whole configuration, without the overrides of keys.
         config_without: the same without the recipe; it has the arguments of a user-defined net.
-
-    Returns:
-        A note about the dropped arguments, if there are any.
     """
     net = OmegaConf.select(config, "model.net")
     if not isinstance(net, DictConfig):
@@ -268,15 +265,12 @@ def drop_unfit_arguments(
 def drop_unsupported_arguments(
     config: DictConfig, overrides: Sequence[Override], previous_target: Any
 ) -> tuple[str, ...]:
-    """Drop settings that a dense optimizer class from the command line does not take. In place.
+    """Drop settings that a dense optimizer class does not take, in place; return a note on them.
 
-    Settings from the command line stay: the class itself then refuses them.
+    The class is one of the command line, whose settings stay: the class itself then refuses them.
 
     Args:
         previous_target: the class that the settings were written for.
-
-    Returns:
-        A note about the dropped settings, if there are any.
     """
     target, node = (OmegaConf.select(config, key) for key in (f"{DENSE_KEY}._target_", DENSE_KEY))
     if not isinstance(target, str) or target == previous_target or not isinstance(node, DictConfig):

@@ -72,11 +72,6 @@ def _absolute(value: Any) -> Any:
     return os.path.abspath(os.path.expanduser(value))
 
 
-def expand_home(path: str | None) -> str | None:
-    """Return a path with the user's home in place of a `~` that no shell has expanded."""
-    return None if path is None else os.path.expanduser(path)
-
-
 def find_dirs_elsewhere(places: Mapping[str, str | None]) -> list[str]:
     """Return a message for each output folder, by its key, that is not local."""
     return [

@@ -225,10 +225,7 @@ def _find_experiments(path: str) -> None:
 
 
 def _import_longest(path: str) -> tuple[Any, list[str]]:
-    """Import the longest prefix of a dotted name that is a module.
-
-    Returns:
-        The module, and the names after it.
+    """Import the longest prefix of a dotted name that is a module; return it and the names after.
 
     Raises:
         ConfigError: if there is none, or if one of the modules cannot be imported.

@@ -9,58 +9,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from runner.config.settings.checkpoint import (
-    FOLDER_DELIVERY,
-    CheckpointSettings,
-    DeliverySettings,
-    MonitorSettings,
-)
+from runner.config.settings.checkpoint import FOLDER_DELIVERY as FOLDER_DELIVERY
+from runner.config.settings.checkpoint import CheckpointSettings as CheckpointSettings
+from runner.config.settings.checkpoint import DeliverySettings as DeliverySettings
+from runner.config.settings.checkpoint import MonitorSettings as MonitorSettings
+from runner.config.settings.loops import DEBUG_LOOP as DEBUG_LOOP
+from runner.config.settings.loops import EVALUATE_LOOP as EVALUATE_LOOP
+from runner.config.settings.loops import ONLINE_LOOP as ONLINE_LOOP
+from runner.config.settings.loops import RESULT_SPLITS as RESULT_SPLITS
+from runner.config.settings.loops import SPLITS as SPLITS
+from runner.config.settings.loops import TRAIN_LOOP as TRAIN_LOOP
+from runner.config.settings.loops import TUNE_BATCH_SIZE_LOOP as TUNE_BATCH_SIZE_LOOP
+from runner.config.settings.loops import TUNE_LR_LOOP as TUNE_LR_LOOP
+from runner.config.settings.loops import DebugLoopSettings as DebugLoopSettings
 from runner.config.settings.loops import (
-    DEBUG_LOOP,
-    EVALUATE_LOOP,
-    ONLINE_LOOP,
-    RESULT_SPLITS,
-    SPLITS,
-    TRAIN_LOOP,
-    TUNE_BATCH_SIZE_LOOP,
-    TUNE_LR_LOOP,
-    DebugLoopSettings,
     EvaluateLoopSettings,
     OnlineLoopSettings,
     TrainLoopSettings,
     TuneBatchSizeSettings,
     TuneLrSettings,
 )
-from runner.config.settings.sweep import LauncherSettings, RemoteSettings, SearchSettings
-from runner.config.settings.trainer import LrScalingSettings, TrainerSettings
+from runner.config.settings.sweep import LauncherSettings as LauncherSettings
+from runner.config.settings.sweep import RemoteSettings
+from runner.config.settings.sweep import SearchSettings as SearchSettings
+from runner.config.settings.trainer import LrScalingSettings as LrScalingSettings
+from runner.config.settings.trainer import TrainerSettings as TrainerSettings
 from runner.config_key import setting
 from runner.embeddings.sharding_settings import ShardingSettings
 from runner.metrics.settings import MetricSettings
-
-__all__ = [
-    "DEBUG_LOOP",
-    "EVALUATE_LOOP",
-    "FOLDER_DELIVERY",
-    "FREELY_NAMED_NODES",
-    "NODES_WITH_OWN_PARSER",
-    "ONLINE_LOOP",
-    "RESULT_SPLITS",
-    "SETTINGS_BY_NODE",
-    "SETTINGS_BY_TARGET",
-    "SPLITS",
-    "TRAIN_LOOP",
-    "TUNE_BATCH_SIZE_LOOP",
-    "TUNE_LR_LOOP",
-    "CheckpointSettings",
-    "DebugLoopSettings",
-    "DeliverySettings",
-    "LauncherSettings",
-    "LrScalingSettings",
-    "MonitorSettings",
-    "SearchSettings",
-    "TrainerSettings",
-    "make_settings",
-]
 
 
 @dataclass(frozen=True)
