@@ -188,9 +188,6 @@ def check_arguments(function: Callable[..., Any], arguments: Mapping[str, Any]) 
 
     Those from a configuration have been checked before, without the module being imported.
 
-    Args:
-        arguments: their values by name, possibly among other names.
-
     Raises:
         ConfigError: with every mistake.
     """

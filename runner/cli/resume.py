@@ -53,11 +53,7 @@ def resume(words: Sequence[str], allow: Sequence[str]) -> int:
         keys = {key for key, _, _ in changes}
         notes += filter(None, [describe_schedule_change(composed.saved_config, keys)])
     return launch(
-        composed,
-        allowed=allowed_packages(allow),
-        command=sys.orig_argv,
-        resume=folder,
-        notes=notes,
+        composed, allowed=allowed_packages(allow), command=sys.orig_argv, resume=folder, notes=notes
     )
 
 

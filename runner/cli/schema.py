@@ -15,11 +15,7 @@ import pyarrow as pa
 from runner.cli.show_proposal import print_proposal
 from runner.cli.verb_parser import VerbParser
 from runner.config.hydra_text import hydra_mapping, shell_override
-from runner.config.proposed_length import (
-    FEW_ROWS,
-    next_item_overrides,
-    table_overrides,
-)
+from runner.config.proposed_length import FEW_ROWS, next_item_overrides, table_overrides
 from runner.data.columns.schema_file import expand_pattern
 from runner.data.proposal.columns.choose_roles import SeveralLabelsError
 from runner.data.proposal.columns.guess_label import find_stray_values, holds_grades, is_binary

@@ -182,9 +182,6 @@ def compose(
     """Compose the configuration of a new run, or of a given run with only these overrides applied.
 
     An override of a group composes that option anew and replaces the node.
-
-    Args:
-        from_run: the run directory; None: a new run.
     """
     from_run = from_run and from_run.absolute()
     problems: list[str] = []

@@ -51,11 +51,7 @@ def make_declaration(annotated: Any, default: Any, declared: Key = UNDECLARED) -
 
 
 def settings_of(node: str, target: object = None) -> type | None:
-    """Return the settings dataclass of a node, or None for a node that has none.
-
-    Args:
-        node: the dotted name, such as `trainer.clip`.
-    """
+    """Return the settings dataclass of a node such as `trainer.clip`; None if it has none."""
     first, *rest = node.split(".")
     settings = SETTINGS_BY_NODE.get(first) or SETTINGS_BY_TARGET.get(str(target))
     for name in rest if first in SETTINGS_BY_NODE else ():

@@ -159,11 +159,7 @@ def next_batch_multiplier(multiplier: int, rule: BatchOnPlateau, base_rows: int)
 
 
 def resolve_metric(rule: PatienceRule, monitor: Any) -> tuple[str, str]:
-    """Return the metric of a rule as split/name, and its direction.
-
-    Args:
-        monitor: `checkpoint.monitor`, checked.
-    """
+    """Return the metric of a rule as split/name, and its direction; both may be the monitor's."""
     metric = rule.metric or monitor.metric
     if rule.direction is not None:
         return metric, rule.direction

@@ -48,11 +48,8 @@ class ExperimentsSource(CheckedFileSource):
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path.strip("/") == "":
-            return (
-                [EXPERIMENTS_GROUP]
-                if self.is_group(EXPERIMENTS_GROUP) and results_filter != ObjectType.CONFIG
-                else []
-            )
+            is_listed = self.is_group(EXPERIMENTS_GROUP) and results_filter != ObjectType.CONFIG
+            return [EXPERIMENTS_GROUP] if is_listed else []
         return super().list(config_path, results_filter) if self.is_group(config_path) else []
 
 

@@ -35,11 +35,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from runner.config import messages
-from runner.config.experiments_source import (
-    EXPERIMENTS_GROUP,
-    CheckedFileSource,
-    ExperimentsSource,
-)
+from runner.config.experiments_source import EXPERIMENTS_GROUP, CheckedFileSource, ExperimentsSource
 from runner.config.interpolation import resolve_interpolations
 from runner.config.locations import CONF, PROJECT
 from runner.config.rules.keys import REQUIRED_NODES

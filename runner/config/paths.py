@@ -28,9 +28,6 @@ def find_empty_paths(values: Mapping[str, Any], keys: Iterable[str]) -> list[str
     """Return a message for each key that was given an empty value, such as an unset variable.
 
     An empty path would mean the current folder.
-
-    Args:
-        values: dotted key -> value, of the command line.
     """
     return [
         f"{key}=: names no file and no folder; {key}=. is the folder that you are in"

@@ -88,10 +88,7 @@ def next_item_overrides(train_rows: int) -> list[str]:
     every = low * (NEXT_ITEM_PASSES * train_rows // (NEXT_ITEM_ROWS * low))
     every = min(max(low, every), high)
     patience = math.ceil(NEXT_ITEM_PATIENCE / every)
-    words = [
-        NEXT_ITEM_LENGTH,
-        f"trainer.eval_every={every} trainer.early_stop.patience={patience}",
-    ]
+    words = [NEXT_ITEM_LENGTH, f"trainer.eval_every={every} trainer.early_stop.patience={patience}"]
     is_few = MOST_PASSES_AT_RATES * train_rows < NEXT_ITEM_ROWS * NEXT_ITEM_STEPS
     return words if is_few else [NEXT_ITEM_RATES, *words]
 
@@ -136,9 +133,6 @@ def fill_automatic(config: Mapping[str, Any], train_rows: int) -> dict[str, Any]
 
     The rows of an update are shared by all ranks and micro-batches, so that they are the same for
     any number of these that divides them.
-
-    Args:
-        config: resolved; it is not changed.
     """
     keys = automatic_keys(config)
     groups = {group: config.get(group) for group in ("trainer", "scheduler")}

@@ -36,9 +36,6 @@ def check_resumable(folder: Path, spec: RunSpec) -> None:
     Changed settings must also have an update to affect: otherwise a finished run would be recorded
     with settings with which it was not trained.
 
-    Args:
-        spec: of the run as it would continue.
-
     Raises:
         UserError: naming what differs; it would be another run.
     """

@@ -140,11 +140,7 @@ def find_split_columns(
 
 
 def train_share(f: ColumnStatistics, train: Sequence[str]) -> float:
-    """Return the share of rows that a split by a column trains on.
-
-    Args:
-        train: its values for train rows.
-    """
+    """Return the share of rows that a split by a column with these train values trains on."""
     known = {value.strip() for value in train}
     rows = sum(count for value, count in f.values if value in known)
     return rows / max(1, sum(count for _, count in f.values))

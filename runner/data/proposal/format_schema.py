@@ -12,11 +12,7 @@ from runner.data.proposal.schema import SchemaProposal
 
 
 def format_schema_yaml(proposal: SchemaProposal, command: str) -> str:
-    """Format a proposal as a schema file.
-
-    Args:
-        command: the words that proposed it, for its first line.
-    """
+    """Format a proposal as a schema file, whose first line has the command that proposed it."""
     lines = [f"# Proposed by `{on_one_line(command)}`. Check every line: these are guesses."]
     lines += [f"{key}: {format_value(value)}" for key, value in proposal.places.items()]
     if proposal.interactions is not None:

@@ -93,9 +93,8 @@ def describe_thousands(sample: pa.Table, names: Iterable[str]) -> list[str]:
     """
     likely = []
     for name in names:
-        column = sample[name].combine_chunks().drop_null()
-        if pt.is_floating(column.type):
-            x_R = np.abs(column.to_numpy(zero_copy_only=False))
+        if pt.is_floating(sample[name].type):
+            x_R = np.abs(read_numbers(sample[name], {}))
             if _may_be_thousands(x_R[np.isfinite(x_R)]):
                 likely.append(name)
     if not likely:
@@ -111,7 +110,7 @@ def _may_be_thousands(x_R: np.ndarray) -> bool:
     if not x_R.size or x_R.max() >= 1000:
         return False
     is_whole_R = x_R == np.rint(x_R)
-    thousandths_R = x_R[~is_whole_R].astype(np.float64) * 1000
+    thousandths_R = x_R[~is_whole_R] * 1000
     if not (0.02 < is_whole_R.mean() < 0.95 and thousandths_R.min() > 1000):
         return False
     digits_R = np.rint(thousandths_R)

@@ -58,11 +58,7 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     if not any(f in complete for f in label_like if is_binary(f) or f.low is not None):
         complete += [f for f in label_like if f.missing_share < 1]
     outcomes = [f.name for f in complete if is_binary(f) and is_outcome(f.name)]
-    ratings = [
-        f.name
-        for f in complete
-        if is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
-    ]
+    ratings = [f.name for f in complete if holds_ratings(f)]
     has_queries = any(QUERY.fullmatch(f.name) for f in columns)
     graded = [f.name for f in complete if _may_be_graded(f, has_queries=has_queries)]
     if likely := list(dict.fromkeys(outcomes + ratings + graded)):
@@ -84,6 +80,11 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
     likely = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
     return likely[:1], "named like a label"
+
+
+def holds_ratings(f: ColumnStatistics) -> bool:
+    """Tell whether a column is named like a rating, and has as few numbers as one."""
+    return is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
 
 
 def holds_grades(f: ColumnStatistics) -> bool:

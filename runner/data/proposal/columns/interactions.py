@@ -15,18 +15,13 @@ from runner.data.proposal.columns.column_names import (
     SESSION,
     USER,
     is_outcome,
-    is_rating,
     is_time_of_row,
     names_item,
     sounds_like_time,
 )
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
-from runner.data.proposal.columns.doubtful_events import (
-    describe_events,
-    find_finer_time,
-    may_order,
-)
-from runner.data.proposal.columns.guess_label import MAX_RATINGS, find_label_candidates, is_binary
+from runner.data.proposal.columns.doubtful_events import describe_events, find_finer_time, may_order
+from runner.data.proposal.columns.guess_label import find_label_candidates, holds_ratings, is_binary
 from runner.data.proposal.columns.guess_roles import Role, is_time
 from runner.data.proposal.columns.schema_hints import Hints
 from runner.errors import UserError
@@ -205,8 +200,7 @@ def _may_be_event_type(f: ColumnStatistics) -> bool:
 
 
 def _may_be_rating(f: ColumnStatistics) -> bool:
-    is_stars = is_rating(f.name) and f.low is not None and 2 < f.num_distinct <= MAX_RATINGS
-    is_stars = is_stars and not f.amounts
+    is_stars = holds_ratings(f) and not f.amounts
     return not f.missing_share and (is_stars or (is_binary(f) and is_outcome(f.name)))
 
 

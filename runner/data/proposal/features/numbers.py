@@ -66,13 +66,9 @@ def settle_doubts(
     predicts nearly as well as the values do, embeddings of rare values only memorise rows. A sample
     of a large table cannot show that, since more rows would say more about each value.
     """
-    in_doubt = [
-        f
-        for f in columns
-        if (roles[f.name].name, roles[f.name].reason) == ("categorical", DOUBT_REASON)
-    ]
     if not sample.is_whole:
         return {}
+    in_doubt = [f for f in columns if roles[f.name].reason == DOUBT_REASON]
     ordered = [
         f
         for f in in_doubt

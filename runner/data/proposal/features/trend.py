@@ -42,9 +42,6 @@ def propose_trend(
     Ids and numbers alone predict the mean level of all train rows, such as ten years of prices,
     for all later rows. If a linear trend predicts best, the days go on; if the level of the last
     rows does, the days are clipped at the end of the train rows.
-
-    Args:
-        time: by which rows are split; None: they are not.
     """
     seconds_R = sample.seconds_R
     if time is None or not time.form or seconds_R is None or f"{time.name}_days" in used_names:
