@@ -125,6 +125,22 @@ def test_binary_relevance_is_judged_by_list_and_a_clicked_query_stays_a_feature(
     assert "random" in proposed["split"] and not [w for w in words if "ndcg" in w]
 
 
+def test_rows_of_which_one_is_chosen_are_a_group_in_one_split(propose):
+    order = np.random.default_rng(5).permutation(ROWS)  # the rows of a choice lie apart
+    chosen = np.tile(np.arange(LENGTH) == 3, QUERIES)[order]
+    columns = {"case": QID[order], "chosen": chosen, "shop": np.arange(ROWS) % 40}
+    proposed, shown, words = propose("--label", "chosen", **columns)
+    assert proposed["groups"] == ["case"] and "case" not in proposed["categorical"]
+    assert proposed["split"] == {"group": "case", **BY_QUERY}
+    assert "one row of each value has label 1; --categorical case makes a feature of it" in shown
+    assert "metrics.eval=[ndcg@10,auc,log_loss,normalized_entropy,calibration]" in words
+    proposed, *_ = propose("--label", "chosen", "--categorical", "case", **columns)
+    assert "case" in proposed["categorical"] and "random" in proposed["split"]
+    columns["chosen"] = chosen | (QID[order] % 10 == 0)  # all rows of every tenth choice
+    proposed, *_ = propose("--label", "chosen", **columns)
+    assert "case" in proposed["categorical"] and "random" in proposed["split"]
+
+
 def test_a_number_that_a_query_has_once_names_no_list(propose):
     proposed, *_ = propose(qid=np.arange(ROWS), relevance=GRADES)
     assert "groups" not in proposed and "random" in proposed["split"]

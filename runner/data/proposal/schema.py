@@ -352,7 +352,7 @@ def _choose_roles(
     features = [f for f in columns if f.name not in roles]
     known = bool(hints.labels) or any(is_grade(name) for name in roles)
     roles |= feature_roles(features, hints, labels_known=known)
-    roles |= query_role(columns, roles, hints)
+    roles |= query_role(table, columns, roles, hints)
     hinted = {*hints.numeric, *hints.categorical}
     roles |= find_times_until_event(columns, roles, hinted)
     notes += drop_leaks(table, columns, roles, hinted)

@@ -28,6 +28,7 @@ from runner.data.proposal.columns.guess_label import (
     is_binary,
     label_settings,
     read_binary_labels,
+    read_label,
 )
 from runner.data.proposal.columns.guess_roles import (
     FEATURES,
@@ -44,6 +45,7 @@ from runner.data.proposal.columns.label_leaks import (
     find_formula,
     find_only_label,
     goes_with_label,
+    has_one_positive_each,
     holds_all_positives,
     is_share,
     is_zero_without_label,
@@ -219,22 +221,33 @@ def feature_roles(
 
 
 def query_role(
-    columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], hints: Hints
+    table: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role], hints: Hints
 ) -> dict[str, Role]:
     """Return the role of the column that says which rows are ranked together, if there is one.
 
-    Labels must be grades, or the column called `qid`. It is no feature: new queries have new ids.
+    Labels must be grades, or the column called `qid`, or each of its values must have one row of
+    label 1, as a choice among products has: rows in train would tell the label of those in test.
+    It is no feature: new queries have new ids.
     """
     labels = [f for f in columns if roles[f.name].name == "labels"]
     graded = any(is_grade(f.name) or holds_grades(f) for f in labels)
+    settings = roles[labels[0].name].settings if len(labels) == 1 else {"type": ""}
+    label_R = None
+    if not {"type", "classes"} & settings.keys():
+        label_R = read_label(table[labels[0].name], dict(settings))
     known = (*hints.numeric, *hints.categorical)
     for f in sorted(columns, key=lambda f: f.name.lower() == "query"):  # an id before a text
-        if not QUERY.fullmatch(f.name) or roles[f.name].name not in FEATURES or f.name in known:
+        if roles[f.name].name not in FEATURES or f.name in known:
             continue
         is_list = f.num_distinct < MOST_QUERIES * f.num_rows and not f.missing_share
         is_id = f.is_whole or (is_text(f.type) and not f.separator)
-        if is_list and is_id and (graded or f.name.lower() in ("qid", "q_id")):
+        if not (is_list and is_id) or pt.is_nested(f.type):
+            continue
+        if QUERY.fullmatch(f.name) and (graded or f.name.lower() in ("qid", "q_id")):
             return {f.name: Role("groups", "rows of one value are ranked together")}
+        if label_R is not None and has_one_positive_each(table[f.name], label_R):
+            why = f"one row of each value has label 1; --categorical {f.name} makes a feature of it"
+            return {f.name: Role("groups", why)}
     return {}
 
 

@@ -21,6 +21,7 @@ LEAST_BINNED_ROWS = 400  # with fewer rows, bins make strong features look like 
 LEAK_KNOWN_ROWS, LEAK_SHARE = 100, 0.9  # rows with a value; share of their label in others
 MOST_STEPS = 0.9  # share of rows in which a column of 0 and 1 may be 1
 MOST_CHANCE = 1e-9  # probability that all rows of label 1 are on by chance
+CHOICE_SHARE = 0.95  # of the rows in groups, and of the groups with one row of label 1
 STEP_DIFFERENCE = 0.8  # between the shares of rows with a value among labels 1 and 0
 LEAK_CORRELATION = 0.9995  # of the ranks of a number and of the label, in nearly all rows
 LEAST_ROWS = 100  # with a value of both
@@ -105,6 +106,17 @@ def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     if on_R is None or on_R.mean() ** positive_R.sum() > MOST_CHANCE:
         return False
     return bool(on_R[positive_R].all())
+
+
+def has_one_positive_each(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
+    """Tell whether nearly every value has one row of label 1 among several, as a choice has."""
+    known_R = ~np.isnan(label_R)
+    codes_R = column.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    rows_V, ones_V = np.bincount(codes_R[known_R]), np.bincount(codes_R[known_R], label_R[known_R])
+    several_V = rows_V > 1
+    is_most = rows_V[several_V].sum() > CHOICE_SHARE * known_R.sum()
+    is_one = several_V.sum() >= LEAST_ROWS and np.mean(ones_V[several_V] == 1) > CHOICE_SHARE
+    return bool(is_most and is_one)
 
 
 def goes_with_label(column: pa.ChunkedArray, label_R: np.ndarray) -> tuple[float, float] | None:
