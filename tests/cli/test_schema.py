@@ -487,6 +487,7 @@ def test_a_few_numbers_far_from_all_others_are_cut_off(write, propose, monkeypat
     assert even_clip == pytest.approx([-2.3, 2.3], abs=0.3)
     assert {*proposed["numeric"]["heavy"], *proposed["numeric"]["plain"]} == {"standardise"}
     assert "total: a few numbers are far from all others (-9.2e+15 to" in shown
+    assert "in the YAML limits them to its bounds; delete it where they are right" in shown
     data = open_table(TableRecipe("parquet", None, proposed), window_rows=1 << 14, prefetch=0)
     spread = next(data.batches("train", batch_size=ROWS)).dense_BD.std(0)
     assert spread.min() > 0.9  # as it is, all but those few are 0

@@ -161,7 +161,8 @@ def _describe_clips(columns: Sequence[ColumnStatistics], roles: Mapping[str, Rol
         if any(bound is not None and bound in clip for bound in clip_far_numbers(f)):
             lines.append(
                 f"{f.name}: a few numbers are far from all others ({f.describe_range(' to ')}), "
-                f"and may be mistakes: `clip: {json.dumps(clip)}` limits them to its bounds"
+                f"and may be mistakes: `clip: {json.dumps(clip)}` in the YAML limits them to its "
+                "bounds; delete it where they are right"
             )
     return lines
 
