@@ -12,6 +12,7 @@ import yaml
 
 from runner.cli.schema import schema
 from runner.config.overrides import parse_job_overrides
+from runner.data.proposal.columns.label_leaks import has_one_positive_each
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
@@ -139,6 +140,13 @@ def test_rows_of_which_one_is_chosen_are_a_group_in_one_split(propose):
     columns["chosen"] = chosen | (QID[order] % 10 == 0)  # all rows of every tenth choice
     proposed, *_ = propose("--label", "chosen", **columns)
     assert "case" in proposed["categorical"] and "random" in proposed["split"]
+
+
+def test_a_missing_number_of_a_choice_is_in_none():
+    numbers = pa.chunked_array([[None, None, *QID.tolist()]])
+    label_R = np.concatenate([[1, np.nan], np.tile(np.arange(LENGTH) == 3, QUERIES)])
+    assert has_one_positive_each(numbers, label_R)
+    assert not has_one_positive_each(numbers, 1 - label_R)
 
 
 def test_a_number_that_a_query_has_once_names_no_list(propose):

@@ -110,9 +110,10 @@ def holds_all_positives(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
 
 def has_one_positive_each(column: pa.ChunkedArray, label_R: np.ndarray) -> bool:
     """Tell whether nearly every value has one row of label 1 among several, as a choice has."""
-    known_R = ~np.isnan(label_R)
-    codes_R = column.combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    rows_V, ones_V = np.bincount(codes_R[known_R]), np.bincount(codes_R[known_R], label_R[known_R])
+    indices = column.combine_chunks().dictionary_encode().indices
+    known_R = indices.is_valid().to_numpy(zero_copy_only=False) & ~np.isnan(label_R)
+    codes_R = indices.fill_null(0).to_numpy(zero_copy_only=False)[known_R]
+    rows_V, ones_V = np.bincount(codes_R), np.bincount(codes_R, label_R[known_R])
     several_V = rows_V > 1
     is_most = rows_V[several_V].sum() > CHOICE_SHARE * known_R.sum()
     is_one = several_V.sum() >= LEAST_ROWS and np.mean(ones_V[several_V] == 1) > CHOICE_SHARE
