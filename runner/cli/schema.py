@@ -274,7 +274,8 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         more = more.replace("eval=[", "eval=[ndcg@10,")
     elif proposal.with_role("groups"):
         more += RANKING_METRICS
-    used = [f for f, role in proposal.columns if role.name in NUMBERS]
+    also = {settings.get("column") for settings in proposal.more_numbers.values()}
+    used = [f for f, role in proposal.columns if role.name in NUMBERS or f.name in also]
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)

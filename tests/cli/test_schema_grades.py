@@ -161,3 +161,17 @@ def test_ratings_that_are_predicted_as_numbers_are_ranked_for_each_user(propose)
     assert proposed["labels"] == {"rating": {"type": "regression"}}
     assert proposed["groups"] == ["user_id"] and "user_id" in proposed["categorical"]
     assert "metrics.eval=[ndcg@10,mae,mse,rmse,r2]" in words
+
+
+def test_a_text_among_ids_that_are_a_number_too_is_a_bad_row(tmp_path, capsys):
+    rng = np.random.default_rng(6)
+    codes = rng.integers(0, 1500, 8000)
+    clicks = rng.random(8000) < 1 / (1 + np.exp((750 - codes) / 300))
+    lines = [f"{code},{click:d}" for code, click in zip(codes, clicks)]
+    lines[7900] = "unkonwn,0"  # as in MovieLens-100K, behind what tells the types
+    lines = [f"{line},{'x' * 300}" for line in lines]
+    (tmp_path / "x.csv").write_text("\n".join(["release_code,click,note", *lines, ""]))
+    out = tmp_path / "s.yaml"
+    assert schema([str(tmp_path / "x.csv"), "--out", str(out)], ()) == 0
+    assert "release_code_number" in yaml.safe_load(out.read_text())["numeric"]
+    assert "dataset.on_bad_rows=skip" in capsys.readouterr().out
