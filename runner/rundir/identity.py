@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,11 +19,6 @@ class RunIdentity:
 
     id: str | None  # drawn when the run began; None for runs of earlier versions
     signatures: frozenset[str]  # all signatures so far, since a resume may change settings
-
-
-def draw_run_id() -> str:
-    """Return a new id; two runs with the same signature differ in it."""
-    return secrets.token_hex(8)
 
 
 def run_identity(meta: Mapping[str, Any]) -> RunIdentity:

@@ -113,13 +113,8 @@ def read_tail(path: Path, start: int = 0) -> str:
 
 def as_number(value: Any) -> float | None:
     """Return a JSON number, or NaN or infinity written as text; None for other values."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    if value in ("NaN", "Infinity", "-Infinity"):
-        return float(value)
-    return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number or value in ("NaN", "Infinity", "-Infinity") else None
 
 
 def parse_number(value: Any) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 
 from runner.errors import UserError, shell_path
 from runner.rundir.diff import diff_settings, format_changes
-from runner.rundir.identity import check_not_lost, draw_run_id, why_not_done
+from runner.rundir.identity import check_not_lost, why_not_done
 from runner.rundir.json_files import JsonlFile, write_json, write_text
 from runner.rundir.location import (
     create_and_lock,
@@ -259,7 +260,7 @@ def _start_run(folder: Path, lock: FolderLock, spec: RunSpec, project: Path) -> 
     meta = {
         "kind": spec.kind,
         "name": spec.name,
-        "run_id": draw_run_id(),
+        "run_id": secrets.token_hex(8),  # two runs with the same signature differ in it
         "signature": spec.signature,
         "identity": spec.signature_fields,
         "choices": spec.choices,

@@ -89,13 +89,8 @@ def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStar
         flags: words of the command line that are no overrides.
         name: of the sweep, for trackers.
     """
-    launcher = local_launcher if plan.launcher_plugin is None else _plugin_launcher
-    return launcher(plan, flags, name)
-
-
-def _plugin_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return the launcher of jobs through the plugin of the plan."""
-    assert plan.launcher_plugin is not None
+    if plan.launcher_plugin is None:
+        return local_launcher(plan, flags, name)
     launcher, settings = plan.launcher_plugin
     env = dict(os.environ)
     if launcher == "ray":

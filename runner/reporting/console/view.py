@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -51,19 +51,15 @@ class View:
         self._total_rows: int | None = None
         self._next_line_s = 0.0
 
-    @contextmanager
-    def training(self, total_steps: int | None) -> Iterator[None]:
+    def training(self, total_steps: int | None) -> AbstractContextManager[None]:
         """Show the progress of training, including its evaluations, until the block ends."""
         self._total_steps, self._first_step, self._facts = total_steps, None, ""
-        with self._until_done():
-            yield
+        return self._until_done()
 
-    @contextmanager
-    def evaluation(self, num_rows: int | None) -> Iterator[None]:
+    def evaluation(self, num_rows: int | None) -> AbstractContextManager[None]:
         """Show the progress of an evaluation without training until the block ends."""
         self._total_rows = num_rows
-        with self._until_done():
-            yield
+        return self._until_done()
 
     def set_total_steps(self, total_steps: int) -> None:
         """Change the length of the run."""

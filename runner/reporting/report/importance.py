@@ -18,11 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.reporting.report.leaderboard import (
-    SeedGroup,
-    format_run_settings,
-    newest_repetitions,
-)
+from runner.reporting.report.leaderboard import SeedGroup, format_run_settings, newest_repetitions
 from runner.reporting.report.records import RunRecord
 from runner.rundir.readers import finite_or_none, parse_number
 

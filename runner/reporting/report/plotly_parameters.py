@@ -68,9 +68,7 @@ def effect_figure(runs: Sequence[RunRecord], key: str, metric: str) -> Figure:
     raw = [r.settings.get(key) for r, _ in measured]
     floats = [parse_number(v) for v in raw]
     is_number = all(f is not None for f in floats) and len(set(floats)) > 1
-    xs: list[Any] = [f if is_number else format_setting(v) for f, v in zip(floats, raw)]
-    if not is_number:
-        xs = [_truncate(x) for x in xs]
+    xs: list[Any] = floats if is_number else [_truncate(format_setting(v)) for v in raw]
     medians = _medians(xs, [v for _, v in measured], is_number)
     axis: dict[str, Any] = {"title": {"text": short_headings([key])[key]}}
     if is_number and needs_log_axis([f for f in floats if f is not None]):

@@ -93,11 +93,12 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
         out.print(Text(f"{name:<{width}}{value}"), soft_wrap=True)
     if run.error:
         out.print(Text(f"{'error':<{width}}{run.error}", style="red"), soft_wrap=True)
-    lines = _result_lines(run)
-    for line in lines:
-        out.print(Text(f"  {line}"), soft_wrap=True)
-    if not lines:
+    if not run.metrics:
         out.print(Text("no metrics have been logged yet"))
+        return
+    for heading, table in result_tables_of(run).items():
+        for line in [*filter(None, [heading]), *table.lines()]:
+            out.print(Text(f"  {line}"), soft_wrap=True)
 
 
 def _facts(run: RunRecord) -> list[tuple[str, str]]:
@@ -151,15 +152,6 @@ def _curves(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> str:
     if lost:
         notes.append(f"Never a finite number, and not drawn: {', '.join(lost)}.")
     return f'<p class="note">{escape(" ".join(notes))}</p>{body}' if notes else ""
-
-
-def _result_lines(run: RunRecord) -> list[str]:
-    if not run.metrics:
-        return []
-    lines = []
-    for heading, table in result_tables_of(run).items():
-        lines += [*filter(None, [heading]), *table.lines()]
-    return lines
 
 
 def result_tables_of(run: RunRecord) -> dict[str, TextTable]:

@@ -10,7 +10,6 @@ import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from runner.errors import UserError
@@ -46,7 +45,8 @@ def local_run(place: str | Path) -> Path:
     name = f"{posixpath.basename(url)}-{hashlib.sha256(url.encode()).hexdigest()[:8]}"
     folder = (FETCHED / name).absolute()
     FETCHED.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_name(f".{name}.lock")):
+    with open(folder.with_name(f".{name}.lock"), "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # wait until no other process fetches the same run
         for attempt in range(1, _TRIES + 1):
             index = require_index(url)
             if _is_current(folder, index, url):
@@ -126,11 +126,3 @@ def _chunks(url: str, digest: FileDigest) -> Iterator[bytes]:
         while left and (chunk := file.read(min(left, 8 << 20))):
             left -= len(chunk)
             yield chunk
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Wait until no other process fetches the same run."""
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
