@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -12,7 +11,8 @@ from pathlib import Path
 
 from runner.errors import UserError
 from runner.rundir.lock import FolderLock
-from runner.rundir.regular_files import check_run_files, is_temporary, read_bytes
+from runner.rundir.readers import read_optional_json
+from runner.rundir.regular_files import check_run_files, is_temporary
 from runner.rundir.run_files import TUNED_FILE
 
 MOST_RUNS_OF_A_NAME = 1000
@@ -37,8 +37,6 @@ def create_and_lock(template: str, *, name: str, signature: str) -> tuple[Path, 
     Args:
         template: a folder, which may exist; with {name}, {time} or {signature} in it, a new folder
             is always created.
-        name: the value of {name}.
-        signature: the value of {signature}.
 
     Raises:
         UserError: if the folder cannot be written, belongs to somebody else, or is locked.
@@ -124,15 +122,12 @@ def has_never_begun(folder: Path) -> bool:
 
     A run that was killed before it, or that ran out of time, counts as begun.
     """
-    try:
-        result = json.loads(read_bytes(folder / "result.json"))
-    except (OSError, ValueError):
-        return False
+    result = read_optional_json(folder / "result.json")
     metrics = folder / "metrics.jsonl"
     has_rows = metrics.exists() and metrics.stat().st_size > 0
     if has_rows or any((folder / "checkpoints").glob("*")):
         return False
-    return isinstance(result, dict) and result.get("status") == "failed" and not result.get("step")
+    return result.get("status") == "failed" and not result.get("step")
 
 
 def remove_run_files(folder: Path) -> None:

@@ -108,11 +108,7 @@ def changed_own_code(recorded: Mapping[str, str]) -> list[str]:
 
 
 def changed_code_note(meta: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a warning if the run's own code has changed since its training; empty if it has not.
-
-    Args:
-        meta: of the run.
-    """
+    """Return a warning if the run's own code has changed since its training, or nothing."""
     changed = changed_own_code(meta.get("own_code") or {})
     text = f"warning: your code is not what the run had before: {', '.join(changed)} changed"
     return (text,) if changed else ()

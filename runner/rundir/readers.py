@@ -75,7 +75,6 @@ def last_line(path: Path, start: int = 0) -> str | None:
     """Return the last line with text in a log, as a terminal would show it.
 
     Args:
-        path: the log.
         start: the byte from which on the log is read.
 
     Returns:
@@ -99,7 +98,6 @@ def read_tail(path: Path, start: int = 0) -> str:
     """Return the last 64 KB of a file as text; an empty text if it cannot be read.
 
     Args:
-        path: the file.
         start: the byte from which on it is read.
     """
     try:

@@ -112,11 +112,6 @@ def check_run_files(
 ) -> None:
     """Check that existing files are regular, and that folders are no links.
 
-    Args:
-        folder: of a run, or of a sweep.
-        names: of files in it.
-        folders: names of folders in it.
-
     Raises:
         UserError: naming the first one that is not.
     """

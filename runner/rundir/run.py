@@ -127,7 +127,6 @@ def open_run(template: str, spec: RunSpec, *, project: Path) -> Run:
 
     Args:
         template: a folder; with {name}, {time} or {signature} in it, always a new one.
-        spec: the facts of the run.
         project: the project's folder, for its git state.
 
     The directory of a run that failed before its first update may be used by another one.

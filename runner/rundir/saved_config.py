@@ -63,7 +63,6 @@ def unedited_config(
     """Return the configuration of a run after checking that it was not edited.
 
     Args:
-        folder: the run directory.
         meta: its `meta.json`; of an earlier version it has no record, and nothing is checked.
         config: the content of its `config.yaml`.
         overridden: keys that the command line gives; these may have been edited, too.
@@ -76,8 +75,7 @@ def unedited_config(
         return config
     if not isinstance(meta[_SHA256], str):
         raise UserError(f"{folder / 'meta.json'}: damaged: its {_SHA256} is no text")
-    digest = _digest(read_bytes(folder / "config.yaml"))
-    if digest in (meta[_SHA256], meta.get(_NEXT)):
+    if _digest(read_bytes(folder / "config.yaml")) in (meta[_SHA256], meta.get(_NEXT)):
         return config
     if not isinstance(meta.get(_SETTINGS), dict):
         raise UserError(f"{folder / 'meta.json'}: damaged: it holds no configuration")

@@ -86,7 +86,6 @@ def read_sweep_direction(folder: Path, metric: str) -> str | None:
     Rows of one status, on the Pareto front or off it, have the best first.
 
     Args:
-        folder: of the sweep.
         metric: by which it ranks its jobs.
 
     Returns:

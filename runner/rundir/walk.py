@@ -18,7 +18,6 @@ def walk_folders(
     Links and hidden folders are not entered, nor one that cannot be read.
 
     Args:
-        folder: where to begin.
         unreadable: folders that cannot be read are added, each with the reason.
 
     Yields:
@@ -28,8 +27,7 @@ def walk_folders(
 
     def note(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):  # another process may delete a folder
-            reason = f"cannot be read: {error.strerror or error}"
-            unreadable.append((Path(error.filename), reason))
+            unreadable.append((Path(error.filename), f"cannot be read: {error.strerror or error}"))
 
     for text, below, files in os.walk(folder, onerror=note):
         path, names = Path(text), frozenset((*below, *files))

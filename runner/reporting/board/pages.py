@@ -107,8 +107,7 @@ def make_sweep_page(selection: RunSelection, sweep: Path, label: str) -> Page:
 
 def make_comparison(runs: Sequence[RunRecord]) -> Page:
     """Return the report of chosen runs side by side."""
-    selection = RunSelection(tuple(runs), (), ())
-    return _make_overview(selection, f"{len(runs):,} runs side by side")
+    return _make_overview(RunSelection(tuple(runs), (), ()), f"{len(runs):,} runs side by side")
 
 
 def _make_overview(selection: RunSelection, title: str) -> Page:

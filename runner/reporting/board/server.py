@@ -137,8 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
             if url.path in _SCRIPTS:
                 self._answer(HTTPStatus.OK, "text/javascript", _SCRIPTS[url.path](), days=1)
             elif url.path == "/log":
-                text = mask_secrets(self.server.read_log(query))
-                self._answer(HTTPStatus.OK, "text/plain", text)
+                self._answer(HTTPStatus.OK, "text/plain", mask_secrets(self.server.read_log(query)))
             else:
                 self._answer_page(HTTPStatus.OK, self.server.make_page(url.path, query))
         except LookupError as error:
@@ -159,8 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_page(self, status: HTTPStatus, page: Page) -> None:
         if "application/json" not in self.headers.get("Accept", ""):
-            text = page.render(script_urls=list(_SCRIPTS))
-            self._answer(status, "text/html", mask_secrets(text))
+            self._answer(status, "text/html", mask_secrets(page.render(script_urls=list(_SCRIPTS))))
             return
         content = json.dumps({"body": page.body(), "figures": page.figures}, allow_nan=False)
         self._answer(status, "application/json", mask_secrets(content))

@@ -153,19 +153,16 @@ def result_tables(
         items = yardstick.get("metrics", {}).items()
         measured = {k.removeprefix(f"{split}/"): v for k, v in items if k.startswith(f"{split}/")}
         table = evaluation_table(values)
+        has_part_all = any(name.partition("/")[2] == "all" for name in values)
         rows: list[Sequence[str]] = []
         for row in table.rows:
             rows.append(row)
-            part = "" if row[0] == "all" and "all" not in _parts(values) else row[0]
+            part = "" if row[0] == "all" and not has_part_all else row[0]
             for name, beside in (("reachable", best.get(split)), (yardstick.get("name"), measured)):
                 cells = _cells(beside or {}, table.header[1:], part)
                 rows += [[f"  {name}", *cells]] if any(cells) else []
         tables[split] = TextTable(table.header, rows)
     return tables
-
-
-def _parts(metrics: Mapping[str, float]) -> set[str]:
-    return {name.partition("/")[2] for name in metrics}
 
 
 def result_table(

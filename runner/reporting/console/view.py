@@ -83,8 +83,7 @@ class View:
         rate = f"{speed['examples_per_s']:,.0f} ex/s" if "examples_per_s" in speed else ""
         loss = f"loss {format_number(metrics['loss'])}" if "loss" in metrics else ""
         self._facts = "  ".join(filter(None, (loss, rate)))
-        now_s = time.monotonic()
-        self._draw_training(step, now_s)
+        self._draw_training(step, time.monotonic())
         rest = (format_speed(speed), self._left(step))
         _log.info("%s", self._train_line(step, metrics, *rest))
         if not self._surface.has_bar:

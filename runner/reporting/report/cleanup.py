@@ -59,7 +59,6 @@ def plan_cleanup(
     Sweeps are left out, as their runs belong together.
 
     Args:
-        folders: where to look.
         interrupted: include runs that could be resumed.
         older_than_s: only runs that are older, whatever their status; None: of any age.
     """
@@ -104,8 +103,7 @@ def _walk(folder: Path, unreadable: list[tuple[Path, str]]) -> Iterator[Path]:
 
 def _is_beginning(names: frozenset[str]) -> bool:
     """Whether a run was killed in the folder with these names before it had a `meta.json`."""
-    others = names - FILES_BEFORE_META
-    return ".lock" in names and all(is_temporary(name) for name in others)
+    return ".lock" in names and all(is_temporary(name) for name in names - FILES_BEFORE_META)
 
 
 def _read(folder: Path) -> RunRecord | str:
@@ -136,7 +134,6 @@ def _find_needed_runs(runs: Sequence[RunRecord], *, by_old_starts: bool) -> dict
     """Return run -> the run that needs it, for a warm start or an evaluation.
 
     Args:
-        runs: all of them.
         by_old_starts: whether also a completed run with a checkpoint of its own needs the source
             of its warm start or transforms, of which it has its own. Only `reproduce` reads those
             weights then; in a chain of a run a day none is free.

@@ -130,7 +130,6 @@ def sort_runs(
     """Return the runs in the order of a key.
 
     Args:
-        runs: the runs.
         key: a metric (best first), a setting, or status, seed, seconds, step, label or created;
             None: the monitored metric.
         monitor: the monitored metric and its direction.

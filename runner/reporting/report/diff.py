@@ -39,7 +39,6 @@ def show_diff(folders: tuple[Path, Path], changes: Mapping[str, Sequence[Change]
     """Print what differs between two runs.
 
     Args:
-        folders: of the runs.
         changes: heading -> keys that differ, with both values.
     """
     out = make_console(is_asked=True)

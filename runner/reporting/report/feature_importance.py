@@ -119,5 +119,4 @@ def importance_figure(facts: Mapping[str, Any]) -> tuple[Figure, str]:
     )
     more = len(facts["features"]) - len(features)
     left_out = f"; {more:,} weaker features are left out" if more else ""
-    note = f"Over {facts['rows']:,} rows of {facts['split']}{left_out}."
-    return figure, note
+    return figure, f"Over {facts['rows']:,} rows of {facts['split']}{left_out}."

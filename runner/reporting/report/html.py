@@ -158,8 +158,6 @@ def render_table(
     """Return an HTML table.
 
     Args:
-        header: names of the columns.
-        rows: cells of each row.
         numeric: names of columns that are aligned to the right.
         sortable: whether a click on a heading sorts the rows.
     """
@@ -184,7 +182,6 @@ def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> s
     """Return a filter of rows and a choice of columns for the table that follows.
 
     Args:
-        header: names of the table's columns.
         hidden: names of columns that are not shown at first.
     """
     boxes = "".join(

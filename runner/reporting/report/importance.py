@@ -81,7 +81,6 @@ def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float |
 
     Args:
         parts: the part that each value belongs to.
-        values: the values.
     """
     groups: dict[Any, list[float]] = {}
     for part, value in zip(parts, values):

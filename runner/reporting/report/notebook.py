@@ -53,8 +53,7 @@ def _picture(run: RunRecord) -> str:
         for place, (name, by_split) in enumerate(shown.items(), 1):
             axes = figure.add_subplot(1, len(shown), place, title=name, xlabel="updates")
             for colour, (split, (xs, ys)) in zip(COLOURS, by_split.items()):
-                style = "-" if len(xs) > 1 else "o"
-                axes.plot(xs, ys, style, label=split, color=colour)
+                axes.plot(xs, ys, "-" if len(xs) > 1 else "o", label=split, color=colour)
             axes.grid(color="#d0d7de")
             axes.legend()
         figure.savefig(text, format="svg", metadata={"Date": None})

@@ -56,8 +56,6 @@ def make_overview(selection: RunSelection, title: str, *, sort: str | None = Non
     """Gather what is shown of several runs.
 
     Args:
-        selection: the runs.
-        title: of the page.
         sort: the key by which runs are sorted; None: by the monitored metric.
 
     Raises:

@@ -82,12 +82,7 @@ def find_log(run: RunRecord) -> str | None:
 
 
 def make_overview_page(overview: Overview, links: Links) -> Page:
-    """Return the page of several runs.
-
-    Args:
-        overview: the runs.
-        links: to the runs.
-    """
+    """Return the page of several runs."""
     page = Page(overview.title)
     metric, direction = overview.board.monitor
     page.parts.append(f"<h1>{escape(overview.title)}</h1>")

@@ -45,8 +45,7 @@ def make_figure(traces: Sequence[Figure], **more: Any) -> Figure:
         "legend": {"orientation": "h", "y": -0.25, "yanchor": "top"},
     }
     for key, value in more.items():
-        is_axis = key.startswith(("xaxis", "yaxis"))
-        layout[key] = {**axis, **value} if is_axis else value
+        layout[key] = {**axis, **value} if key.startswith(("xaxis", "yaxis")) else value
     return {"data": list(traces), "layout": layout}
 
 

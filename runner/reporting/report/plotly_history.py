@@ -25,7 +25,6 @@ def history_figure(runs: Sequence[RunRecord], metric: str, direction: str) -> Fi
 
     Args:
         runs: in any order.
-        metric: the value of a run.
         direction: max, min or one.
     """
     started = sorted((r for r in runs if r.meta), key=lambda r: str(r.meta.get("created") or ""))

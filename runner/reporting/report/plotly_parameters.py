@@ -34,7 +34,6 @@ def importance_bars(
     Args:
         shares: the largest first.
         seeds: the share of seeds; None if it is unknown.
-        metric: the metric.
     """
     names = short_headings([s.key for s in shares])
     bars = [(names[s.key], s.variance_share, COLOURS[0]) for s in shares]

@@ -73,8 +73,6 @@ def read_run(
     """Return the record of a folder with a `meta.json`.
 
     Args:
-        folder: the run directory.
-        label: the name of the run in tables.
         leaderboard_row: its row in the leaderboard of its sweep (status, error).
 
     Raises:
@@ -121,8 +119,6 @@ def read_unstarted_run(
     """Return the record of a sweep's job that ended before it had a `meta.json`.
 
     Args:
-        folder: the job's folder.
-        label: the name of the job in tables.
         leaderboard_row: its row in the leaderboard of its sweep (status, error).
     """
     if is_locked(folder):
@@ -229,7 +225,6 @@ def read_logged_metrics(folder: Path, monitor: tuple[str, str]) -> LoggedMetrics
     """Read the whole `metrics.jsonl` of a run.
 
     Args:
-        folder: the run directory.
         monitor: the metric by which the run chooses its best step, and its direction.
     """
     split, _, name = monitor[0].partition("/")

@@ -81,8 +81,6 @@ def show_run(out: Console, run: RunRecord, problems: Sequence[str] = ()) -> None
     """Print the facts and results of one run.
 
     Args:
-        out: the console.
-        run: the run.
         problems: errors of other folders that could not be read.
     """
     for problem in problems:
@@ -130,10 +128,9 @@ def _results(run: RunRecord) -> str:
         tables.append((f"<h3>{escape(heading)}</h3>" if heading else "") + table)
     note, split = "", run.monitor[0].partition("/")[0]
     if run.metrics.keys() - (run.result.get("metrics") or {}).keys():
-        origin = f"for {split} its best row, for other splits the last"
         note = (
             '<p class="note">What result.json does not have is taken from metrics.jsonl: '
-            f"{escape(origin)}.</p>"
+            f"for {escape(split)} its best row, for other splits the last.</p>"
         )
     remarks = _texts(run, "undefined") + [*filter(None, [run.result.get("no_best")])]
     below = "".join(f'<p class="note">{escape(str(remark))}</p>' for remark in remarks)

@@ -23,8 +23,6 @@ def parent_section(page: Page, run: RunRecord, curves: Mapping[str, Curve]) -> s
     """Return the comparison of a run with its parent; empty for a run without a warm start.
 
     Args:
-        page: takes the figures.
-        run: the run.
         curves: of the run, by `split/metric`.
 
     Raises:

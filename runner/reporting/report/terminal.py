@@ -89,8 +89,6 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     enough, the last metrics are left out, so that numbers are never cut.
 
     Args:
-        out: the console.
-        board: the runs.
         with_errors: add a column of errors, cut to the room that is left for it.
     """
     metrics = list(board.metrics)

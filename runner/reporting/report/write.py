@@ -29,7 +29,6 @@ def make_report(
     """Print tables, and write the page.
 
     Args:
-        folders: of runs and sweeps.
         sort: the key by which runs are sorted; None: by the monitored metric.
         file: of the page; None: in the one run or sweep that was given.
 

@@ -172,9 +172,6 @@ class WandB:
 
         Args:
             name: of the artifact, before the run's id.
-            kind: the artifact's type.
-            folder: whose files it refers to.
-            step: of the weights.
             alias: another name in addition to the step's.
             parent: the artifact that it was made from; None for none.
         """

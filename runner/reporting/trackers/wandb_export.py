@@ -17,9 +17,6 @@ NODE = "runner.reporting.trackers.wandb.WandB"
 class TrackedExport:
     """The W&B run of a training, to which an export of it is added.
 
-    Args:
-        run: the run directory.
-
     Raises:
         UserError: if the run was not tracked by W&B.
     """
@@ -35,13 +32,7 @@ class TrackedExport:
         self._tracker = WandB(**{**options, "artifact": None})
 
     def log(self, out: Path, step: int, say: Callable[[str], None]) -> None:
-        """Log the exported folder by reference: hashes, sizes and its place, nothing is uploaded.
-
-        Args:
-            out: the exported model.
-            step: of the checkpoint that it is of.
-            say: gets messages for people.
-        """
+        """Log the exported folder by reference: hashes, sizes and place, nothing is uploaded."""
         name = str(read_meta(self._run).get("name") or self._run.name)
         # The folder of its files is a new one; the configuration is the run's, which W&B has.
         self._tracker.start({"name": name, "dir": self._run, "config": {}}, self._state)

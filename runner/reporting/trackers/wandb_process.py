@@ -79,8 +79,7 @@ def log_artifact(run: Any, message: Mapping[str, Any], say: Callable[[str], None
 
     step, parent = message["step"], message.get("parent")
     metadata = {"step": step, **({"made from": parent} if parent else {})}
-    name = f"{message['name']}-{run.id}"
-    artifact = wandb.Artifact(name, message["type"], metadata=metadata)
+    artifact = wandb.Artifact(f"{message['name']}-{run.id}", message["type"], metadata=metadata)
     artifact.add_reference(f"file://{message['artifact']}", checksum=True)
     if parent and not run.offline:
         try:

@@ -37,7 +37,6 @@ def load_tensors(
     """Copy the tensors of a checkpoint into existing ones, in place.
 
     Args:
-        saved: the checkpoint.
         into: the tensors by name; of a sharded one only the local shards are read.
         partial: whether the checkpoint may have other tensors, which are ignored.
         convert: whether floating-point numbers may change their dtype.
@@ -60,8 +59,7 @@ def check_tensors(saved: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
     Raises:
         UserError: if the checkpoint lacks one, or has it in another shape.
     """
-    entries = _open(saved)[1].state_dict_metadata
-    _check(saved, entries, tensors, partial=True, convert=True)
+    _check(saved, _open(saved)[1].state_dict_metadata, tensors, partial=True, convert=True)
 
 
 def read_tensors(saved: Checkpoint, names: Iterable[str]) -> dict[str, Tensor]:

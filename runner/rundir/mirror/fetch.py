@@ -70,8 +70,7 @@ def _is_current(folder: Path, index: Index, url: str) -> bool:
     """
     if not (folder / "meta.json").exists():
         return False
-    run_id = read_optional_json(folder / "meta.json").get("run_id")
-    if run_id != index.run_id:
+    if read_optional_json(folder / "meta.json").get("run_id") != index.run_id:
         raise UserError(f"{folder}: has another run than {url} now; move that folder away")
     if max(saved_steps(folder / "checkpoints"), default=-1) > index.step:
         return True

@@ -122,8 +122,7 @@ class MirrorWriter:
         # checkpoints first, so that logs have at least the rows that they have seen
         for step in saved_steps(self.folder / "checkpoints"):
             folder = step_folders(self.folder / "checkpoints")[step]
-            manifest = read_manifest(folder)
-            for name, digest in manifest.files.items():
+            for name, digest in read_manifest(folder).files.items():
                 yield _open(f"checkpoints/step-{step}/{name}", folder / name, digest.sha256)
             yield _open(f"checkpoints/step-{step}/{MANIFEST_FILE}", folder / MANIFEST_FILE)
         data = self.folder / "data"
@@ -180,7 +179,6 @@ def check_mirror(folder: Path, url: str) -> Index | None:
 
     Args:
         folder: the run directory; one without a `meta.json` is that of a new run.
-        url: of the mirror.
 
     Returns:
         What the mirror holds.
@@ -191,8 +189,7 @@ def check_mirror(folder: Path, url: str) -> Index | None:
     index = read_index(url)
     if index is None or index.step < 0:  # a run without a checkpoint has nothing to lose
         return index
-    run_id = read_optional_json(folder / "meta.json").get("run_id")
-    if run_id != index.run_id:
+    if read_optional_json(folder / "meta.json").get("run_id") != index.run_id:
         raise UserError(
             f"checkpoint.mirror={url}: holds another run (step {index.step:,}); "
             f"`python -m runner resume {url}` continues that one; this one needs another place"
