@@ -258,8 +258,7 @@ class TrainedRun:
         Raises:
             UserError: as for `predict`, and for vectors that the model does not have.
         """
-        outputs = Outputs(embeddings=(name,))
-        rows = self._scorer(step, ()).score(as_arrow(table), (), outputs)
+        rows = self._scorer(step, ()).score(as_arrow(table), (), Outputs(embeddings=(name,)))
         return vectors_as_matrix(rows[f"embedding_{name}"])
 
     def export(

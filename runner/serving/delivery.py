@@ -173,10 +173,9 @@ class FolderDelivery:
                 self._is_base_ready(wait=True)
             self.deliver(checkpoint)
         except Exception as error:  # of any kind: the run has ended well
-            run = shell_path(self._run.dir)
             view.warn(
                 f"the last weights were not delivered: {describe_error(error)}; "
-                f"`python -m runner export {run} --out MODEL` exports them"
+                f"`python -m runner export {shell_path(self._run.dir)} --out MODEL` exports them"
             )
 
     def _is_base_ready(self, *, wait: bool) -> bool:
@@ -224,8 +223,7 @@ class FolderDelivery:
             out = out.with_name(f"{out.name}-{base.version}")
         with write_aside(out, "delivery.to") as folder:
             write_delta(folder, base, new, difference)
-        applied = open_delta(out).applied_to(base)
-        self._last = replace(applied, raw=new.raw), dict(new.weights)
+        self._last = replace(open_delta(out).applied_to(base), raw=new.raw), dict(new.weights)
 
     def _read_delivered(self) -> tuple[Artifact, dict[str, np.ndarray]]:
         """Read the whole artifact and all deltas on it."""
@@ -265,8 +263,7 @@ class FolderDelivery:
                 assert tensor is not None, key
                 weights[key] = tensor.numpy()
         raw = with_vocabularies(self._raw, {table: id_map for table, (id_map, _) in maps.items()})
-        new = self._version(base, weights, specs, saved.step, saved.path)
-        return replace(new, raw=raw)
+        return replace(self._version(base, weights, specs, saved.step, saved.path), raw=raw)
 
     def _version(
         self,
@@ -291,7 +288,6 @@ def _in_order_of_ids(
 
     Args:
         name: `<table>/weight`.
-        weight_RD: of a checkpoint.
         maps: table -> its sorted ids, and the row of each.
     """
     table = name.rpartition("/")[0].removesuffix(LINEAR_SUFFIX)

@@ -25,7 +25,6 @@ def write_aside(out: Path, key: str = "--out") -> Iterator[Path]:
     Folders that killed processes have left there are removed.
 
     Args:
-        out: the new folder.
         key: the flag or key that named it, for messages.
 
     Raises:
@@ -50,7 +49,6 @@ def private_folder_beside(out: Path, key: str = "--out") -> Iterator[Path]:
     Folders that killed processes have left there are removed.
 
     Args:
-        out: the path to be written.
         key: the flag or key that named it, for messages.
 
     Raises:

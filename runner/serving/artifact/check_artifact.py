@@ -21,7 +21,6 @@ def check_artifact(
     """Open an artifact, and choose the format whose graphs are loaded. Imports no torch.
 
     Args:
-        path: the folder.
         format: one of those in the artifact; None: the first of them.
         trust_native_code: whether an AOTInductor package may be loaded.
 

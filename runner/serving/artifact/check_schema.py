@@ -40,8 +40,7 @@ def check_schema(artifact: Artifact, path: Path) -> None:
         problem = next(_find_problems(artifact), None)
         if problem is None:  # run every transform on a row of missing values
             missing = {name: pa.nulls(1) for name in artifact.raw.declared.columns}
-            features = graph_features(artifact.graphs)
-            encode_rows(artifact.raw, missing, features, skip_bad_rows=True)
+            encode_rows(artifact.raw, missing, graph_features(artifact.graphs), skip_bad_rows=True)
     except Exception as error:  # of any kind: the schema may hold anything
         problem = describe_error(error)
     if problem is not None:
@@ -53,7 +52,6 @@ def check_graphs(artifact: Artifact, graphs: Mapping[str, LoadedGraph], path: Pa
 
     Args:
         artifact: checked by `check_schema`.
-        graphs: by name.
         path: as in `check_schema`.
 
     Raises:

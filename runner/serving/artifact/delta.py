@@ -86,7 +86,6 @@ class Delta:
         """Return the whole new values of the weights of a graph that this delta changes.
 
         Args:
-            graph: its name.
             weight: gives a weight of the base by name; None if the format has no use for it.
 
         Raises:
@@ -215,11 +214,7 @@ def next_delta(scorer: Versioned, folder: Path | str) -> Path | None:
 
 
 class DeltaFolder:
-    """The deltas of a folder, taken one after another.
-
-    Args:
-        path: the folder.
-    """
+    """The deltas of a folder, taken one after another."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)

@@ -53,9 +53,6 @@ def find_moves(
     Args:
         base: `<graph>/<weight>` -> values; some are missing in ONNX.
         new: as `base`, complete.
-        graphs: of both.
-        base_raw: transforms of the base.
-        new_raw: transforms of the new version.
 
     Raises:
         UserError: for tables that are stacked in another way than in the base.

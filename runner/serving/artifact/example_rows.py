@@ -18,7 +18,6 @@ def write_example(folder: Path, formats: Sequence[str], inputs: Mapping[str, np.
     """Run the graphs of a folder on example rows, and write inputs and outputs.
 
     Args:
-        folder: with the graphs and `schema.json`.
         formats: those that are run, with all that their files can do.
         inputs: `<graph>/<input>` -> values.
     """
@@ -35,13 +34,7 @@ def write_example(folder: Path, formats: Sequence[str], inputs: Mapping[str, np.
 def ids_in_range(
     spec: GraphSpec, raw: Transforms, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of a graph with 0 in place of ids that its tables do not have.
-
-    Args:
-        spec: the graph.
-        raw: the transforms, which know the sizes of the tables.
-        inputs: of the graph, by name.
-    """
+    """Return the inputs of a graph with 0 in place of ids that its tables do not have."""
     rows = {s.name: raw.fitted.num_rows[s.table_name] for s in raw.declared.ids}
     clipped = dict(inputs)
     for n, group in enumerate(spec.groups):

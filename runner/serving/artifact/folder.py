@@ -217,7 +217,6 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], version: str | None =
     """Write `manifest.json` with the sha256 of every file in the folder; it is written last.
 
     Args:
-        folder: the artifact's.
         facts: its other keys.
         version: of the last delta applied; None: the hash of all files.
     """
@@ -281,7 +280,6 @@ def read_manifest(folder: Path, no_manifest: str, *, remedy: str) -> dict[str, A
     """Read `manifest.json`; `verify_files` checks the files that it names against their hashes.
 
     Args:
-        folder: of an artifact, of a delta, or of an index.
         no_manifest: how the message calls a folder without a manifest.
         remedy: the remedy if it is of another version.
 
@@ -291,7 +289,7 @@ def read_manifest(folder: Path, no_manifest: str, *, remedy: str) -> dict[str, A
     if not (folder / MANIFEST).is_file():
         raise UserError(f"{folder}: {no_manifest}")
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         version, _, files = (manifest[k] for k in ("format_version", "version", "files"))
     except _UNREADABLE as error:
         why = f"it has no {error}" if isinstance(error, KeyError) else error
@@ -302,8 +300,7 @@ def read_manifest(folder: Path, no_manifest: str, *, remedy: str) -> dict[str, A
         )
     if not isinstance(files, dict):
         raise UserError(f"{folder / MANIFEST}: damaged: its files are no mapping; {remedy}")
-    checked: dict[str, Any] = manifest
-    return checked
+    return manifest
 
 
 def check_own_hash(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -40,9 +40,7 @@ def save_graph(
     """Write a graph in a format.
 
     Args:
-        program: the traced graph.
         spec: names its inputs and outputs.
-        path: the new file.
         format_: one of `FORMATS`.
         portable: whether machine code is for any x86-64 processor, not only for this machine's.
 
@@ -174,7 +172,6 @@ def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
 
     Args:
         program: the graph, whose weights lie on the CPU.
-        path: the file.
 
     Raises:
         UserError: if there is no room for it.

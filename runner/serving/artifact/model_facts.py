@@ -26,10 +26,7 @@ def model_facts(
     """Return the facts of a model.
 
     Args:
-        config: of the run.
-        meta: of the run.
         name: of the run; if empty, that in `meta`.
-        step: of the checkpoint.
         checkpoint: its folder; None if there is none yet.
     """
     net = config["model"]["net"]

@@ -48,10 +48,7 @@ class EncodedRows:
     messages: Sequence[str] = field(default_factory=list)  # about the first of them
 
 
-def as_table(
-    rows: Any,
-    declared: Declared,
-) -> pa.Table:
+def as_table(rows: Any, declared: Declared) -> pa.Table:
     """Return raw columns as an Arrow table.
 
     Args:
@@ -83,8 +80,7 @@ def as_table(
             )
         table = flatten_structs(rows)
         if is_list:
-            present = table.column_names
-            absent = find_absent(declared.optional_columns, declared.columns, present)
+            absent = find_absent(declared.optional_columns, declared.columns, table.column_names)
             for name in declared.columns if is_empty else absent:
                 table = table.append_column(name, pa.nulls(table.num_rows))
         return table
@@ -133,7 +129,6 @@ def encode_rows(
     """Encode the raw columns of some features.
 
     Args:
-        raw: the transforms of the columns.
         rows: raw columns, as `as_table` takes them.
         features: names of those that the graphs read.
         skip_bad_rows: mark bad rows instead of raising an error for the first.
@@ -142,8 +137,7 @@ def encode_rows(
         DataError: naming the column that is missing or of a wrong type, and the first bad row.
     """
     declared = select_features(raw.declared, features)
-    columns = as_table(rows, declared)
-    table = _prepare_columns(replace(raw, declared=declared), columns)
+    table = _prepare_columns(replace(raw, declared=declared), as_table(rows, declared))
     chunk = RequestRows(REQUEST, None, 0, table.num_rows, table)
     return encode_chunk_features(chunk, declared, raw.fitted, skip_bad_rows=skip_bad_rows)
 
@@ -190,8 +184,7 @@ def _prepare_columns(transforms: Transforms, rows: pa.Table) -> pa.Table:
         count = len(rows.schema.get_all_field_indices(name))
         if count == 0:
             unread = [n for n in rows.column_names if n not in declared.columns]
-            near = nearest_hint(name, unread, 3)
-            raise DataError(f"{REQUEST}: no column {name!r}{near}")
+            raise DataError(f"{REQUEST}: no column {name!r}{nearest_hint(name, unread, 3)}")
         if count > 1:
             raise DataError(
                 f"{REQUEST}: {count} columns are called {name!r}; give each a name of its own"

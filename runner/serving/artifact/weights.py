@@ -47,11 +47,8 @@ def write_graph(
     The code of the graph stays the same; nothing is compiled.
 
     Args:
-        base: the artifact.
-        graph: the name of the graph.
         format_: one of the artifact's.
         changed: weight -> values.
-        folder: where its files are written.
 
     Raises:
         UserError: for a table with another number of rows in ONNX.

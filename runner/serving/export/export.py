@@ -67,8 +67,6 @@ def export_run(
     Args:
         config: of `loop=eval` over the run, resolved and checked.
         out: the folder to write, which must not exist.
-        settings: what to write.
-        view: shows the progress of the evaluation.
         allowed: packages that a `_target_` may name besides ours.
         say: prints what was measured.
 
@@ -85,8 +83,7 @@ def export_run(
         view.note(f"writing the model of step {step} as {', '.join(settings.formats)}")
         _write_graphs(source, folder, settings)
         write_manifest(folder, source.facts)
-        evaluated = source.evaluate(view)
-        measured = _measure(source, folder, evaluated, settings)
+        measured = _measure(source, folder, source.evaluate(view), settings)
         for line in describe(measured):
             say(line)
         raise_problems(measured)

@@ -74,10 +74,8 @@ class PlainLookup(nn.Module):
     """The embedding half of a model, which takes a graph's inputs instead of a batch.
 
     Args:
-        lookup: the trained look-up.
         features: those that are pooled, in the order of the embeddings.
         sequences: names and lengths of the sequences whose ids are looked up one by one.
-        choice: how the tables are written.
     """
 
     def __init__(

@@ -107,7 +107,6 @@ def plan_export(
     Args:
         folder: the run; None if none was named.
         out: the folder to write; None if none was named.
-        settings: what to write.
         overrides: settings that differ from those of the run, such as `checkpoint.step=last`.
         allowed: packages that a `_target_` may name.
 

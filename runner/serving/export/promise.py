@@ -60,8 +60,6 @@ def compare(
     Args:
         job: with the weights of the artifact.
         scorer: of the artifact, whose transforms are used.
-        inputs: the run's raw rows.
-        split: the name of the split.
         evaluated: metrics of `loop=eval` on this split.
     """
     context, model = job.context, job.context.model
@@ -83,8 +81,7 @@ def compare(
             items_ID = None
         for batch in job.dataset.batches(split, batch_size=job.trainer.batch_size):
             prediction, own_losses = job.task.eval_step(context, batch)
-            encoded = rows.take(batch.size)
-            scored = _score(scorer, encoded, prediction, batch, model, items_ID)
+            scored = _score(scorer, rows.take(batch.size), prediction, batch, model, items_ID)
             # rows skipped as bad have weight 0, and any score
             counted_B1 = (batch.weights_B > 0)[:, None]
             difference_BT = (scored.logits_BT - prediction.logits_BT).abs() * counted_B1
@@ -97,8 +94,7 @@ def compare(
             if quantise is None:
                 is_rounding_BT = difference_BT <= ROUNDING * size_BT.clamp(min=1.0)
                 logits_BT = torch.where(is_rounding_BT, prediction.logits_BT, scored.logits_BT)
-                same = replace(scored, logits_BT=logits_BT)
-                rounded.update(attach_slices(same, *slices), losses)
+                rounded.update(attach_slices(replace(scored, logits_BT=logits_BT), *slices), losses)
             if is_amp:
                 of_model.update(attach_slices(prediction, *slices), own_losses)
             advance(batch.size)
@@ -233,10 +229,7 @@ def measure_latency(job: Job, scorer: Scorer, rows: EncodedRows, split: str) -> 
     """Time model and graphs on prepared inputs, microseconds of the fastest call.
 
     Args:
-        job: with the model.
-        scorer: of the graphs.
         rows: of the split, as many as are scored at once.
-        split: the name of the split.
     """
     model = job.context.model
     batches: dict[int, Batch] = {}

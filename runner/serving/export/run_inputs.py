@@ -41,12 +41,7 @@ from runner.serving.rows.transforms import read_texts, with_id_types
 
 
 class EventRows:
-    """Rows of the splits, each made once and kept in a temporary file.
-
-    Args:
-        table: of events.
-        fitted: its transforms.
-    """
+    """Rows of the splits, each made once and kept in a temporary file."""
 
     def __init__(self, table: TableRecipe, fitted: FittedTransforms) -> None:
         self._table, self._fitted = table, fitted
@@ -178,7 +173,6 @@ def with_vocabularies(raw: Transforms, vocabularies: Mapping[str, np.ndarray]) -
     """Return transforms with a vocabulary in place of each growing table.
 
     Args:
-        raw: of the run.
         vocabularies: table -> the ids that have a row, ascending.
     """
     num_rows = {table: FIRST_VALUE_ID + len(ids) for table, ids in vocabularies.items()}

@@ -80,8 +80,6 @@ def open_source(
 
     Args:
         config: of `loop=eval` over the run, resolved and checked.
-        settings: what is to be written.
-        view: shows the progress.
         allowed: packages that a `_target_` may name besides ours.
 
     Raises:
@@ -105,8 +103,7 @@ def open_source(
             "trained exports what it learnt"
         )
     if job.context.growing is not None:
-        raw = with_vocabularies(inputs.raw, job.context.growing.freeze())
-        inputs = replace(inputs, raw=raw)
+        inputs = replace(inputs, raw=with_vocabularies(inputs.raw, job.context.growing.freeze()))
     source = ExportSource(job, inputs, split, _facts(job, run_dir, settings))
     _warn_of_memory(source, settings, view)
     return source

@@ -49,8 +49,7 @@ class IntegerRows(nn.Module):
         if self.bits == 4:
             # the exporter to ONNX makes int8 of a shifted uint8; a division takes twice as long
             high = codes // 16 if self.for_onnx else codes >> 4
-            pairs = torch.stack((codes & 15, high), dim=-1)
-            codes = pairs.flatten(-2)[..., : self.dim]
+            codes = torch.stack((codes & 15, high), dim=-1).flatten(-2)[..., : self.dim]
         scale_low = functional.embedding(rows, self.scale_low)
         return codes.float() * scale_low[..., :1] + scale_low[..., 1:]
 

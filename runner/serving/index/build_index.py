@@ -27,7 +27,6 @@ from runner.serving.items.item_index import (
     ItemIndex,
     Search,
     check_faiss,
-    import_faiss,
     search_by_faiss,
     search_exactly,
 )
@@ -94,9 +93,7 @@ def make_index(
     half of them find `recall` of the exact best items; what is reported is of the other half.
 
     Args:
-        artifact: the exported model.
         out: the folder to write, which must not exist.
-        settings: what to make.
         evaluate: measures the index in an evaluation.
 
     Returns:
@@ -120,7 +117,9 @@ def make_index(
         if built.index is None:
             write_item_table(folder, items)
         else:
-            import_faiss(kind).write_index(built.index, str(folder / FAISS_FILE))
+            import faiss
+
+            faiss.write_index(built.index, str(folder / FAISS_FILE))
             names = pa.table({"id": items.ids, "row": items.rows_I})
             pq.write_table(names, folder / ITEMS, write_page_checksum=True)
         facts = _facts(artifact, items, built)
@@ -201,11 +200,12 @@ def _facts(artifact: Artifact, items: ItemTable, built: _Built) -> dict[str, Any
 
 
 def _build(kind: str, items: ItemTable) -> tuple[Any, dict[str, int]]:
-    faiss = import_faiss(kind)
+    import faiss
+
     size, width = items.vectors_ID.shape
     vectors_ID = np.ascontiguousarray(items.vectors_ID)
     if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
+        index: Any = faiss.IndexHNSWFlat(width, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = EF_CONSTRUCTION
         parameters = {"neighbours": NEIGHBOURS, "ef_construction": EF_CONSTRUCTION}
     else:

@@ -43,7 +43,6 @@ def evaluate_index(
         config: by `export_plan.plan_evaluation`.
         model: the folder of the artifact, whose graph makes the queries.
         format: of that graph. The caller has asked whether machine code (aoti) is trusted.
-        index: of the artifact.
         allowed: packages that a `_target_` may name besides ours.
 
     Returns:

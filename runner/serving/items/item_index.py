@@ -7,7 +7,7 @@ L length of the history, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,7 +167,6 @@ def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
     """Open an index after checking its files against their hashes.
 
     Args:
-        path: the folder.
         model: the model it must be of: keys of `manifest["model"]` and their values.
 
     Raises:
@@ -177,14 +176,12 @@ def open_index(path: Path | str, model: Mapping[str, Any]) -> ItemIndex:
     manifest = read_index_manifest(folder, model)
     if manifest["kind"] == "exact":
         items = read_items(folder / ITEMS, "make it again: `python -m runner index MODEL`")
-        ids, rows_I = items.ids, items.rows_I
-        search: Search = partial(search_exactly, items.vectors_ID)
-    else:
-        table = read_parquet(folder / ITEMS)
-        ids, rows_I = table["id"].combine_chunks(), table["row"].to_numpy()
-        faiss = import_faiss(str(manifest["kind"]))
-        search = search_by_faiss(faiss.read_index(str(folder / FAISS_FILE)), manifest["parameters"])
-    return ItemIndex(ids, rows_I, search, manifest)
+        return replace(ItemIndex.exact(items), manifest=manifest)
+    import faiss
+
+    table = read_parquet(folder / ITEMS)
+    search = search_by_faiss(faiss.read_index(str(folder / FAISS_FILE)), manifest["parameters"])
+    return ItemIndex(table["id"].combine_chunks(), table["row"].to_numpy(), search, manifest)
 
 
 def read_index_manifest(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,15 +235,3 @@ def check_faiss(kind: str) -> None:
     """
     for missing in missing_extra(f"an index of kind {kind}", "ann", "faiss"):
         raise UserError(f"{missing}; --kind exact needs nothing")
-
-
-def import_faiss(kind: str) -> Any:
-    """Return the module.
-
-    Raises:
-        UserError: if it is not installed.
-    """
-    check_faiss(kind)
-    import faiss
-
-    return faiss

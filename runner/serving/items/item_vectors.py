@@ -98,8 +98,6 @@ def write_queries(folder: Path, scorer: GraphRunner, rows: pa.Table) -> None:
     """Write query vectors of some rows, on which an index is measured, and the rows themselves.
 
     Args:
-        folder: of the artifact.
-        scorer: of the present version.
         rows: with the raw columns of the query. Those that cannot be read are left out.
     """
     features = graph_features([require_graph(scorer.artifact, "query")])

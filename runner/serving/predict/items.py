@@ -24,8 +24,6 @@ class IndexSearch:
     """A search in an index of the same model.
 
     Args:
-        index: of the model.
-        top_k: K.
         leave_history_out: whether the items of the row's history are left out.
     """
 
@@ -55,10 +53,6 @@ class ExactSearch:
     with `leave_history_out`, the items of the row's history.
 
     Args:
-        model: whose items are searched.
-        transforms: of the run.
-        top_k: K.
-        leave_history_out: see above.
         training: the table of the training, to find the texts of items; None: there is none.
     """
 

@@ -68,8 +68,6 @@ class RunModel:
 
     Args:
         config: of the run, resolved and checked.
-        checkpoint: its weights are loaded.
-        transforms: of the run.
         allowed: packages that a `_target_` may name besides ours.
 
     Raises:
@@ -177,8 +175,7 @@ class RunModel:
         logits: list[Tensor] = []
         items: list[tuple[np.ndarray, np.ndarray]] = []
         by_name: dict[str, list[Tensor]] = {}
-        host = self._batches(part)
-        with closing(batches_on_device(self.context, host)) as batches:
+        with closing(batches_on_device(self.context, self._batches(part))) as batches:
             for batch, prediction, _ in evaluate_batches(self.context, self.task, batches):
                 logits.append(prediction.logits_BT.float())
                 vectors = {"user": "query_BD", "item": "item_BD"}

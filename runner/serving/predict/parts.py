@@ -112,7 +112,6 @@ def remove_unbegun(folder: Path, *, with_folder: bool) -> None:
 
     Args:
         folder: of a prediction that was refused, still locked.
-        with_folder: remove the folder, too.
     """
     own_names = (MANIFEST_FILE, LOCK_FILE)
     if any(path.name not in own_names for path in folder.iterdir()):
@@ -234,8 +233,7 @@ def summarize_parts(folder: Path) -> PartsSummary:
 def write_summary(folder: Path, summary: PartsSummary) -> None:
     """Write `_result.json`, which marks the prediction as complete, with the hash of each part."""
     hashes = {path.name: hash_file(path) for path in sorted(folder.glob("part-*.parquet"))}
-    result = {"status": "completed", **vars(summary), "sha256": hashes}
-    write_json(folder / SUMMARY_FILE, result)
+    write_json(folder / SUMMARY_FILE, {"status": "completed", **vars(summary), "sha256": hashes})
 
 
 def check_parts(folder: Path) -> None:

@@ -249,11 +249,7 @@ LEAST_VALUES, LEAST_SHARE = 100, 0.9  # in columns that a note names
 
 
 class UnknownIds:
-    """Counts the values of each column that are missing in its vocabulary.
-
-    Args:
-        features: the columns that the model reads.
-    """
+    """Counts the values of each column that are missing in its vocabulary."""
 
     def __init__(self, features: Declared) -> None:
         self._names = [spec.name for spec in features.ids if spec.encode == "vocabulary"]

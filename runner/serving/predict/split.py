@@ -59,8 +59,6 @@ def open_split(
 
     Args:
         dataset: the group of the run's configuration.
-        transforms: of the run.
-        run: its directory.
         split: train, validation or test.
         keep: columns that are carried into the output.
 
@@ -89,9 +87,8 @@ def open_split(
         folder, prepared = prepare(recipe)
         known = set(prepared.splits)
         files = [str(folder / name) for name in prepared.splits.get(split, ())]
-        format_ = find_format(files, "parquet")
         # the split has its own files: all rows are wanted
-        table = SplitTable(format_, files, None, wanted="train", **common)
+        table = SplitTable(find_format(files, "parquet"), files, None, wanted="train", **common)
     if split not in known:
         raise UserError(unknown_choice("--split", split, [s for s in SPLITS if s in known]))
     return table

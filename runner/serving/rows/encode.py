@@ -27,12 +27,7 @@ from runner.data.columns.hash_text import hash_texts
 from runner.data.core.columns import GROUP_PREFIX, WEIGHT_COLUMN, Columns
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.data.files.bad_rows import MAX_EXAMPLES, RowValidator
-from runner.data.files.read_files import (
-    RowChunk,
-    decode_dictionaries,
-    read_uuids,
-    restore_uuids,
-)
+from runner.data.files.read_files import RowChunk, decode_dictionaries, read_uuids, restore_uuids
 from runner.data.files.text_values import with_points
 from runner.data.tabular.fit import with_declared_sizes
 from runner.errors import DataError
@@ -138,7 +133,6 @@ def with_types_of_roles(transforms: Transforms, table: pa.Table) -> pa.Table:
     decimal points if the training's had commas.
 
     Args:
-        transforms: of the run.
         table: the columns; only inputs of the model change.
     """
     features = transforms.features
@@ -219,7 +213,6 @@ def check_input_types(
     """Check that the columns of an input can be read as in training.
 
     Args:
-        transforms: of the run.
         input_schema: the types of the columns as read.
         path: of the input, for messages.
         same_format: whether the input has the format of the run's data.
@@ -260,7 +253,6 @@ class PartEncoder:
     """Encodes parts.
 
     Args:
-        transforms: of the run.
         keep: columns that are carried into the output.
         empty_rows: the columns that are read, without a row.
         skip_bad_rows: whether bad rows are marked; otherwise the first is an error.
@@ -301,7 +293,8 @@ class PartEncoder:
         for piece in part.pieces:
             if piece.table is None:  # could not be read, and bad rows are skipped
                 rows.append(make_blank_rows(piece.num_rows, self._schema))
-                kept.append(make_null_rows(piece.num_rows, self.kept_schema))
+                nulls = [pa.nulls(piece.num_rows, column.type) for column in self.kept_schema]
+                kept.append(pa.table(nulls, schema=self.kept_schema))
                 bad.append(np.ones(piece.num_rows, bool))
                 messages.append(piece.problem)
                 continue
@@ -349,8 +342,7 @@ class PartEncoder:
         if self._with_labels:
             columns = {name: kept[name] for name in kept.column_names}
             for label in self._declared.labels:
-                values_R = rows[label.name].to_numpy()
-                columns[f"label_{label.name}"] = pa.array(values_R, mask=bad_R)
+                columns[f"label_{label.name}"] = pa.array(rows[label.name].to_numpy(), mask=bad_R)
             if self._declared.weight:
                 columns["weight"] = rows[WEIGHT_COLUMN]
             kept = pa.table(columns)
@@ -366,11 +358,6 @@ class PartEncoder:
         if WEIGHT_COLUMN in rows.column_names:
             return rows
         return rows.append_column(WEIGHT_COLUMN, pa.array((~bad_R).astype(np.float32)))
-
-
-def make_null_rows(num_rows: int, schema: pa.Schema) -> pa.Table:
-    """Make rows without a value in any column."""
-    return pa.table([pa.nulls(num_rows, column.type) for column in schema], schema=schema)
 
 
 def _plain_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -149,7 +149,6 @@ def cut_into_parts(
 
     Args:
         chunks: in the order of their rows; rows of parts that are not wanted may be missing.
-        part_rows: rows of a part.
         is_wanted: takes the number of a part, and returns whether it is yielded.
     """
     pieces: list[RowChunk] = []
@@ -204,11 +203,6 @@ def place_malformed_lines(chunk: RowChunk) -> Iterator[RowChunk]:
 
 class MemoryTable:
     """A table in memory to score, with the same checks as files.
-
-    Args:
-        table: the rows.
-        features: the columns of the model's inputs.
-        keep: columns that are carried into the output.
 
     Raises:
         DataError: for a column that is missing.

@@ -36,7 +36,6 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
 
     Args:
         dataset: the group of the run's configuration.
-        run: its directory.
 
     Returns:
         For columns declared by the user, the transforms of the schema that the training has read,
@@ -100,12 +99,7 @@ def read_texts(table: TableRecipe, fitted: FittedTransforms, spec: IdSpec) -> di
 
 
 def find_training_table(dataset: Mapping[str, Any], run: Path) -> TableRecipe | None:
-    """Return the table of a run's training; None for other datasets, or if its files are missing.
-
-    Args:
-        dataset: the group of the run's configuration.
-        run: its directory.
-    """
+    """Return the table of a run's training; None for another dataset, or if files are missing."""
     try:
         recipe = build_recipe(with_fitted_transforms(dataset, run / "data"))
         table = recipe.as_table() if isinstance(recipe, Criteo) else recipe

@@ -33,7 +33,6 @@ class Batcher:
         scorer: the model; deltas may be applied to it at any time.
         batch_rows: the most rows that requests are scored together with.
         wait_s: how long the first request of a batch waits for others.
-        counters: of this worker.
     """
 
     def __init__(

@@ -28,9 +28,6 @@ class Counters:
     """Numbers that each worker writes in a row of its own, and every worker can read.
 
     It can be handed to processes that are started, and outlives a worker that ends.
-
-    Args:
-        num_workers: rows.
     """
 
     def __init__(self, num_workers: int) -> None:

@@ -35,10 +35,7 @@ def read_top_k(
     """Return the number of items that a request wants for each row; 0 for none.
 
     Args:
-        artifact: the model.
-        parameters: of the request.
         outputs: names of the tensors that it asks for; empty: the default ones.
-        max_top_k: the limit.
 
     Raises:
         DataError: for a number out of range, a model without items, and outputs that do not fit.

@@ -58,7 +58,6 @@ def output_names(artifact: Artifact, graph: str | None = None) -> dict[str, tupl
     """Return the outputs that can be asked for, each with the graphs that it needs.
 
     Args:
-        artifact: the model.
         graph: the graph of prepared ids; None for raw columns.
     """
     names = tuple(spec.name for spec in artifact.graphs)
@@ -160,8 +159,7 @@ def _score_alone(scorer: Scorer, work: Work) -> Outputs | Exception:
 
 
 def _score_alike(scorer: Scorer, works: Sequence[Work]) -> list[Outputs]:
-    artifact = scorer.artifact
-    specs = [spec for spec in artifact.graphs if spec.name in works[0].graphs]
+    specs = [spec for spec in scorer.artifact.graphs if spec.name in works[0].graphs]
     if isinstance(works[0].rows, pa.Table):
         requested = {name for work in works for name in work.outputs}
         table = pa.concat_tables([work.rows for work in works])
@@ -181,8 +179,7 @@ def _score_raw(
     names = {f"{spec.name}{VECTORS}": spec.name for spec in specs}
     outputs = {name: scorer.vectors(names[name], rows) for name in requested & names.keys()}
     if work.top_k:
-        arrays = scorer.arrays("query", rows)
-        outputs |= nearest_items(scorer, arrays, work.top_k, work.leave_out)
+        outputs |= nearest_items(scorer, scorer.arrays("query", rows), work.top_k, work.leave_out)
     if requested - outputs.keys():
         outputs |= _task_outputs(scorer, scorer.logits(rows), rows.bad_R)
     return outputs

@@ -81,8 +81,7 @@ def serve_with_workers(settings: ServeSettings, listener: socket.socket, threads
     failed, have_served = 0, set[int]()
     while workers.processes:
         connection.wait([process.sentinel for process in workers.processes.values()])
-        ended = [n for n, process in workers.processes.items() if not process.is_alive()]
-        for worker in ended:
+        for worker in [n for n, process in workers.processes.items() if not process.is_alive()]:
             process = workers.processes.pop(worker)
             was_up = workers.counters.is_up(worker)
             workers.counters.set_down(worker)
