@@ -84,6 +84,15 @@ def check_kind(path: Path) -> None:
         raise OSError(errno.EINVAL, f"is {kind}, not a regular file", str(path))
 
 
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """Return a state that differs once a file is replaced or changed; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """Read a regular file whole.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from pathlib import Path
 from runner.config.settings import LauncherSettings
 from runner.machine.free_memory import count_oom_kills
 from runner.rundir.readers import last_line
+from runner.rundir.regular_files import file_state
 from runner.sweep.database import SweepDatabase, SweepDatabaseError, TryResult
 from runner.sweep.live_view import LiveView
 from runner.sweep.local_process import JOB_LOG_FILE, JobStarter, LocalProcess, process_start_ticks
@@ -42,7 +42,7 @@ class RunningJob:
     handle: LocalProcess
     num_previous_tries: int  # earlier tries by this start of the sweep
     try_id: int  # of this try, in the database
-    result_version: tuple[int, int] | None  # version of the `result.json` before this try
+    result_version: tuple[int, int, int] | None  # version of the `result.json` before this try
     log_offset: int  # offset in the log at which this try begins
     # among the processes of the sweep's memory group, or of the machine
     oom_kills_before: int | None
@@ -130,7 +130,7 @@ class JobScheduler:
         try:
             folder.mkdir(exist_ok=True)
             try_id = self.database.begin_try(job.key)
-            result_version = _file_version(folder / "result.json")
+            result_version = file_state(folder / "result.json")
             log_offset = log.stat().st_size if log.exists() else 0
             slot = min(set(range(self.settings.slots)) - {r.slot for r in self.running})
             oom_kills = count_oom_kills()
@@ -151,14 +151,13 @@ class JobScheduler:
     def _end(self, running: RunningJob, code: int) -> TryResult:
         status, error = self._classify_end(running, code)
         end = TryResult(status, running.elapsed_s, code, error)
-        key = running.job.key
-        self._write_database(lambda: self.database.end_try(running.try_id, key, end))
+        self._write_database(lambda: self.database.end_try(running.try_id, running.job.key, end))
         return end
 
     def _classify_end(self, running: RunningJob, code: int) -> tuple[str, str | None]:
         """Return status and error's last line, from the exit code, the result and the log."""
         result = read_result_if_whole(running.folder) or {}
-        is_fresh = _file_version(running.folder / "result.json") != running.result_version
+        is_fresh = file_state(running.folder / "result.json") != running.result_version
         if code == 0:
             if result.get("status") in DONE_STATUSES:
                 return str(result["status"]), None
@@ -227,15 +226,6 @@ class JobScheduler:
         """Let running jobs save, and start no more."""
         self.failure = self.failure or reason
         self.stop_request.request_stop()
-
-
-def _file_version(path: Path) -> tuple[int, int] | None:
-    """Return a state that changes if a file is replaced; None if there is none."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns
 
 
 def _signal_text(running: RunningJob, code: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from runner.errors import UserError
 from runner.reporting.report.find import RunSelection, find_runs, read_any_run
 from runner.reporting.report.records import RunRecord
+from runner.rundir.regular_files import file_state
 
 _FRESH_S = 1.0  # several open pages share the result
 _FILES = ("result.json", "meta.json")
@@ -45,7 +45,7 @@ class Snapshots:
         Raises:
             UserError: if it cannot be read for any reason: one run must not hide the others.
         """
-        state = (dict(row), [_state(folder / name) for name in _FILES])
+        state = (dict(row), [file_state(folder / name) for name in _FILES])
         if folder in self._kept and self._kept[folder][0] == state:
             return self._kept[folder][1]
         try:
@@ -57,14 +57,6 @@ class Snapshots:
         if run.result:
             self._kept[folder] = (state, run)
         return run
-
-
-def _state(path: Path) -> tuple[int, int] | None:
-    try:
-        facts = os.lstat(path)
-    except OSError:
-        return None
-    return facts.st_mtime_ns, facts.st_size
 
 
 def jobs_of(sweep: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from runner.data.prepare.recipe import hash_json
 from runner.errors import UserError
+from runner.rundir.regular_files import file_state
 from runner.serving.artifact.folder import (
     EXPORT_WHOLE,
     MANIFEST,
@@ -264,7 +265,7 @@ class DeltaFolder:
             return UserError(f"{self.path}: cannot be read: {error.strerror or error}")
         for path in folders:
             try:
-                version, base, step = _read_versions(path, _state(path / MANIFEST))
+                version, base, step = _read_versions(path, file_state(path / MANIFEST))
                 self._on[base] = path, step
                 self._base_of[version] = base
             except UserError as error:
@@ -272,17 +273,8 @@ class DeltaFolder:
         return problem
 
 
-def _state(file: Path) -> tuple[int, int, int]:
-    """Return a state that differs if the file is replaced or changed."""
-    try:
-        now = file.stat()
-    except OSError:  # reading it raises the error
-        return (0, 0, 0)
-    return now.st_ino, now.st_size, now.st_mtime_ns
-
-
 @lru_cache(maxsize=1 << 16)
-def _read_versions(path: Path, state: tuple[int, int, int]) -> tuple[str, str, int]:
+def _read_versions(path: Path, state: object) -> tuple[str, str, int]:
     """Return the version of a delta, that of its base, and the step of the base (-1 if unknown).
 
     A manifest is read once per state of its file.

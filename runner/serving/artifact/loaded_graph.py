@@ -120,8 +120,7 @@ class TorchGraph:
 
     def weight(self, name: str) -> np.ndarray | None:
         tensor = self._weights.get(name)
-        values: np.ndarray | None = None if tensor is None else tensor.detach().numpy()
-        return values
+        return None if tensor is None else tensor.detach().numpy()
 
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> TorchGraph:
         import torch
@@ -211,8 +210,7 @@ class NativeGraph:
 
     def weight(self, name: str) -> np.ndarray | None:
         tensor = self._tensors.get(name)
-        values: np.ndarray | None = None if tensor is None else tensor.numpy()
-        return values
+        return None if tensor is None else tensor.numpy()
 
     def with_weights(self, changed: Mapping[str, np.ndarray]) -> NativeGraph:
         weights = {name: tensor.numpy() for name, tensor in self._tensors.items()}
@@ -240,8 +238,7 @@ class OnnxGraph:
     def _bytes(self) -> bytes | memoryview:
         if isinstance(self._model, bytes):
             return self._model
-        mapped: memoryview = np.memmap(self._model, np.uint8, "r").data
-        return mapped
+        return np.memmap(self._model, np.uint8, "r").data
 
     @cached_property
     def _weights(self) -> dict[str, np.ndarray]:

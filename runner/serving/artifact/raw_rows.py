@@ -221,8 +221,7 @@ def graph_inputs(spec: GraphSpec, rows: EncodedRows) -> dict[str, np.ndarray]:
 def _lengths(ids: RawIds, num_rows: int) -> np.ndarray:
     if ids.offsets_R1 is None:
         return np.ones(num_rows, np.int64)
-    lengths: np.ndarray = np.diff(ids.offsets_R1).astype(np.int64)
-    return lengths
+    return np.diff(ids.offsets_R1).astype(np.int64)
 
 
 def graph_features(specs: Sequence[GraphSpec]) -> tuple[str, ...]:
