@@ -28,7 +28,6 @@ def find_kept_schema(dataset: Mapping[str, Any], run: Path) -> dict[str, Any] | 
 
     Args:
         dataset: the group of a configuration whose schema is the run's own.
-        run: its directory.
 
     Returns:
         The content, with absolute paths; None if the file's declarations have not changed, or the

@@ -139,8 +139,7 @@ def changed_data_note(composed: ComposedConfig) -> tuple[str, ...]:
     if composed.source_run is None or before != dataset:
         return notes
     signed = read_meta(composed.source_run).get("identity", {}).get("data")
-    now = _fingerprint(composed.config["dataset"])
-    if signed in (None, now):
+    if signed in (None, _fingerprint(composed.config["dataset"])):
         return notes
     where = dataset.get("path") or dataset.get("schema") or "the dataset"
     return (*notes, f"warning: the data of {where} have changed since the run was trained on them")

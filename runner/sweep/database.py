@@ -74,10 +74,6 @@ class SweepDatabase:
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         """Open or make the database. A damaged one is put aside with a warning, never overwritten.
 
-        Args:
-            folder: of the sweep.
-            warn: called with warnings for the user.
-
         Raises:
             SweepDatabaseError: if it is locked, of another version, or cannot be written.
         """
@@ -264,12 +260,7 @@ class SweepDatabase:
 
 
 def command_facts(words: Sequence[str], cwd: str) -> dict[str, Any]:
-    """Return the facts of a sweep's command, with a seal, since `resume` runs it again.
-
-    Args:
-        words: of the command.
-        cwd: the folder in which it was given.
-    """
+    """Return the facts of a sweep's command, with a seal, since `resume` runs it again."""
     return {"words": list(words), "cwd": cwd, "seal": make_seal(_sealed_text(words, cwd))}
 
 

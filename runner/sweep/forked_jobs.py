@@ -48,7 +48,6 @@ class ForkedJobs:
         """Return a function that forks a job if possible; its first use starts the imports.
 
         Args:
-            env: environment of the job.
             num_threads: of its only rank.
             num_ranks: its processes. Several are forked by the job itself before it imports torch.
         """

@@ -85,7 +85,6 @@ def choose_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStar
     """Return the launcher of jobs: the plugin that the command line names, or local processes.
 
     Args:
-        plan: the sweep.
         flags: words of the command line that are no overrides.
         name: of the sweep, for trackers.
     """

@@ -36,8 +36,6 @@ class LiveView:
         """Count the jobs that are done already.
 
         Args:
-            console: where it is shown.
-            plan: the sweep.
             done: jobs that were done before; each once for every trial that has chosen it.
         """
         self.console, self.plan = console, plan

@@ -40,9 +40,6 @@ class LocalProcess:
         """Start the process.
 
         Args:
-            command: its words.
-            log: the file that its output goes to.
-            env: its environment.
             fork: see `ForkServer.start`; where it returns None a new process is made.
         """
         self._process: subprocess.Popen[bytes] | None = None
@@ -103,13 +100,7 @@ JobStarter = Callable[[SweepJob, Path, int], LocalProcess]
 
 
 def local_launcher(plan: SweepPlan, flags: Sequence[str], name: str) -> JobStarter:
-    """Return the launcher of jobs as local processes, each with its share of the cores and GPUs.
-
-    Args:
-        plan: the sweep.
-        flags: words of the command line that are no overrides.
-        name: of the sweep, for trackers.
-    """
+    """Return the launcher of jobs as local processes, each with its share of the cores and GPUs."""
     slots = plan.launcher.slots
     devices = visible_devices()
     devices_by_slot = split_devices(devices, slots)

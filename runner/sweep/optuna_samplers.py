@@ -47,8 +47,6 @@ def predetermined_params(
     the sequence in all dimensions.
 
     Args:
-        settings: of the search.
-        space: the dimensions that are searched.
         number: of the trial, from 0.
     """
     if settings.sampler == "grid":
@@ -59,8 +57,7 @@ def predetermined_params(
         sequence = Sobol(len(space), scramble=True, rng=settings.seed)
         if number:
             sequence.fast_forward(number)
-        fractions = sequence.random(1)[0]
-        return {d.key: d.value_at(float(f)) for d, f in zip(space, fractions)}
+        return {d.key: d.value_at(float(f)) for d, f in zip(space, sequence.random(1)[0])}
     return None
 
 
@@ -70,7 +67,6 @@ def make_sampler(
     """Return the sampler that chooses one trial.
 
     Args:
-        settings: of the search.
         number: of the trial, from 0.
         slots: jobs that run at once.
     """

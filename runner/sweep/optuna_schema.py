@@ -120,8 +120,6 @@ def add_trial(
     """Insert a trial that has ended, within the caller's transaction.
 
     Args:
-        db: the database.
-        study_id: of the study.
         number: of the trial in its study.
         params: its values by key, as they are written in overrides.
         axes: of the grid by key.

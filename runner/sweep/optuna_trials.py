@@ -66,9 +66,6 @@ class Trials:
         """Open the search's study in the database, or make one, and copy it into memory.
 
         Args:
-            directory: of the sweep.
-            space: the dimensions that are searched.
-            settings: of the search.
             objectives: metrics and their directions.
             slots: jobs that run at once.
 
@@ -200,9 +197,7 @@ class Trials:
         A job that was killed before it got the answer asks again, and gets the same answer.
 
         Args:
-            number: of the trial.
             evaluation: of the job, counted from 1.
-            value: of the objective.
         """
         trial_id = self._memory_id(number)
         trial = self._memory_storage.get_trial(trial_id)
@@ -221,8 +216,7 @@ class Trials:
         if evaluation <= answered:
             should_stop = was_stopped and evaluation == answered
         else:
-            answer = (evaluation, should_stop)
-            self._memory_storage.set_trial_system_attr(trial_id, _ANSWER, answer)
+            self._memory_storage.set_trial_system_attr(trial_id, _ANSWER, (evaluation, should_stop))
         with database_errors(self._path):  # keep what the pruner noted, such as a rung reached
             # store the answer first: with a noted rung the pruner would answer otherwise next time
             notes = self._memory_storage.get_trial(trial_id).system_attrs.items()
@@ -235,9 +229,7 @@ class Trials:
         """Record the end of a job. An ended trial does not change, unless it had failed.
 
         Args:
-            number: of the trial.
             status: completed, pruned or failed.
-            values: of the objectives.
         """
         state = _TRIAL_STATES[status]
         trial = self._memory_storage.get_trial(self._memory_id(number))

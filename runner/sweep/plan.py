@@ -210,7 +210,6 @@ def note_monitors(monitored: Collection[str], metric: str) -> list[str]:
     """Return a note if jobs choose their best step by other metrics than the one that ranks.
 
     Args:
-        monitored: the metrics.
         metric: that by which the jobs are ranked.
     """
     if len(monitored) > 1:
@@ -331,7 +330,6 @@ def sweep_directory(
     Args:
         template: with {name} and {signature} in it.
         fixed: overrides that all jobs share.
-        varying: keys that vary.
         names: of the jobs.
     """
     text = json.dumps([sorted(dict.fromkeys(fixed)), sorted(varying)])

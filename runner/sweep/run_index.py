@@ -156,11 +156,9 @@ def assign_folders(
     """Return a folder's name for every job: its present one, or else a new readable one.
 
     Args:
-        jobs: the jobs.
         matched: run directories by the job's key.
         recorded: folder names in the database, by the job's key.
         used_names: names of folders that belong to a run.
-        directory: the sweep's.
     """
     used_names = set(used_names)
     folder_names = {}
@@ -191,7 +189,6 @@ def outcome_from_result(result: Mapping[str, Any] | None, plan: SweepPlan) -> Ou
 
     Args:
         result: its content; None if there is none.
-        plan: the sweep.
     """
     if result is None:
         return Outcome("interrupted", "it was killed before it ended")
@@ -226,8 +223,6 @@ def find_ranking_metric(
     split, or of data without a validation split.
 
     Args:
-        plan: the sweep.
-        outcomes: of jobs.
         known: what ranks earlier ones.
 
     Returns:

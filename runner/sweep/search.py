@@ -63,8 +63,6 @@ def plan_search(
 
     Args:
         fixed: overrides of every job.
-        space: the dimensions that are searched.
-        settings: of the search.
         check: composes and checks one job, and raises UserError.
 
     Raises:
@@ -195,7 +193,6 @@ def find_idle_settings(settings: SearchSettings, defaults: Mapping[str, Any]) ->
     """Yield a sentence for each setting of a search that its sampler or pruner does not read.
 
     Args:
-        settings: of the search.
         defaults: the same without overrides.
     """
     for name, pruners in _READ_BY_PRUNERS.items():
@@ -212,7 +209,6 @@ def _check_same_settings(
     """Check that the values of earlier trials are those of this search's jobs.
 
     Args:
-        directory: of the sweep.
         jobs: the trials' jobs, as this search makes them.
         ended: signature and overrides of the jobs that gave the values.
 
@@ -252,7 +248,6 @@ class SearchJobs:
         """Open the search in the sweep's directory.
 
         Args:
-            spec: what is searched and how.
             plan: the sweep, without jobs.
             database: of the sweep, with the jobs of earlier starts.
 

@@ -80,9 +80,6 @@ def load_sweep_state(
     """Read from the run directories what is done, and bring the database up to date.
 
     Args:
-        plan: the sweep.
-        database: of the sweep.
-        warn: takes what a person should know.
         rerun: jobs that were done by other code do not count; their folders stay as they are.
     """
     directory, unfinished_tries = Path(plan.directory), database.unfinished_tries()
@@ -153,11 +150,8 @@ def record_outcome(state: SweepState, job: SweepJob, try_result: TryResult) -> N
 
     Args:
         state: is changed.
-        job: the job.
-        try_result: how its last try ended.
     """
-    result = read_result_if_whole(state.job_folder(job)) or {}
-    outcome = outcome_from_result(result, state.plan)
+    outcome = outcome_from_result(read_result_if_whole(state.job_folder(job)) or {}, state.plan)
     state.outcomes[job.key] = replace(outcome, status=try_result.status, error=try_result.error)
 
 
@@ -197,8 +191,6 @@ def make_leaderboard(
     """Return the jobs of a sweep, the best first.
 
     Args:
-        plan: the sweep.
-        results: each job with its folder and outcome.
         pareto_front: keys of the jobs of a Pareto front.
     """
     results = list(results)
