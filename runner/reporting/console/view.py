@@ -174,18 +174,15 @@ class View:
         best_step = f"; best at step {best['step']:,.0f}" if best else ""
         title = f"{status} at step {step:,}{took}{best_step}"
         width = self._surface.width - 2
-        if metrics:
-            tables = result_tables(metrics, reachable or {}, yardstick)
-            if "" in tables and tables[""].width() + 2 > self._surface.width:
-                tables = {}  # one table for all splits would not fit
-            by_split = group_by_split(metrics)
-            for split, table in (tables or dict.fromkeys(by_split)).items():
-                if table is None or fit_to_width(table, width).width() > width:
-                    table = result_table(by_split[split], reachable or {}, yardstick)
-                self._surface.write_table(split or title, table)
-            if "" not in tables:
-                self._surface.write_line(title)
-        else:
+        tables = result_tables(metrics, reachable or {}, yardstick) if metrics else {}
+        if "" in tables and tables[""].width() + 2 > self._surface.width:
+            tables = {}  # one table for all splits would not fit
+        by_split = group_by_split(metrics)
+        for split, table in (tables or dict.fromkeys(by_split)).items():
+            if table is None or fit_to_width(table, width).width() > width:
+                table = result_table(by_split[split], reachable or {}, yardstick)
+            self._surface.write_table(split or title, table)
+        if "" not in tables:
             self._surface.write_line(title)
         if best and evaluated_step is not None and not best["step"] == evaluated_step == step:
             which = "best" if evaluated_step == best["step"] else "last"

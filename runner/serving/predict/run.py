@@ -71,22 +71,19 @@ def predict_files(plan: PredictionPlan) -> PredictedFiles | None:
         RuntimeError: if a rank has failed.
         KeyboardInterrupt: if it was interrupted.
     """
-    lock, had_folder = None, plan.folder.exists()
-    if launched_rank() == 0:
-        lock = open_output(plan.folder, plan.manifest)
-    else:
+    if launched_rank() > 0:
         await_output(plan.folder, plan.manifest)
+        return _predict(plan)
+    had_folder = plan.folder.exists()
+    lock = open_output(plan.folder, plan.manifest)
     try:
-        if lock is not None:
-            check_parts(plan.folder)
+        check_parts(plan.folder)
         return _predict(plan)
     except UserError:
-        if lock is not None:
-            remove_unbegun(plan.folder, with_folder=not had_folder)
+        remove_unbegun(plan.folder, with_folder=not had_folder)
         raise
     finally:
-        if lock is not None:
-            lock.release()
+        lock.release()
 
 
 def _predict(plan: PredictionPlan) -> PredictedFiles | None:
