@@ -67,7 +67,6 @@ class Trials:
 
         Args:
             objectives: metrics and their directions.
-            slots: jobs that run at once.
 
         Raises:
             SweepDatabaseError: if the database cannot be read or written, or has another search.

@@ -188,11 +188,7 @@ def make_leaderboard(
     results: Iterable[tuple[SweepJob, Path, Outcome]],
     pareto_front: Collection[str] = (),
 ) -> Leaderboard:
-    """Return the jobs of a sweep, the best first.
-
-    Args:
-        pareto_front: keys of the jobs of a Pareto front.
-    """
+    """Return the jobs of a sweep, the best first."""
     results = list(results)
     runs = [
         RunRecord(

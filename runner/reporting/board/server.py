@@ -52,7 +52,6 @@ class Board(ThreadingHTTPServer):
     """A server on the loopback address of this machine.
 
     Args:
-        root: the folder of runs and sweeps.
         port: to listen on; 0 for any that is free.
 
     Raises:

@@ -155,12 +155,7 @@ def render_table(
     numeric: Iterable[str] = (),
     sortable: bool = False,
 ) -> str:
-    """Return an HTML table.
-
-    Args:
-        numeric: names of columns that are aligned to the right.
-        sortable: whether a click on a heading sorts the rows.
-    """
+    """Return an HTML table, whose `numeric` columns are aligned to the right."""
     right = set(numeric)
     sort = ' tabindex="0" aria-sort="none"' if sortable else ""
     heads = "".join(
@@ -179,11 +174,7 @@ def render_table(
 
 
 def render_table_tools(header: Sequence[str], hidden: Collection[str] = ()) -> str:
-    """Return a filter of rows and a choice of columns for the table that follows.
-
-    Args:
-        hidden: names of columns that are not shown at first.
-    """
+    """Return a filter of rows and a choice of columns for the table that follows."""
     boxes = "".join(
         f'<label><input type="checkbox" data-column="{number}"'
         f"{'' if name in hidden else ' checked'}> {escape(name)}</label>"

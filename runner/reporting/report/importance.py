@@ -77,11 +77,7 @@ def runs_of_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def explained_variance(parts: Sequence[Any], values: Sequence[float]) -> float | None:
-    """Return the share of the variance that is between parts; None for too few values.
-
-    Args:
-        parts: the part that each value belongs to.
-    """
+    """Return the share of the variance that is between parts; None for too few values."""
     groups: dict[Any, list[float]] = {}
     for part, value in zip(parts, values):
         groups.setdefault(part, []).append(value)

@@ -97,9 +97,6 @@ def curve_figures(
 
     Args:
         groups: settings with colours, the best first.
-        grey_runs: runs in grey.
-        labels: returns the name of a group.
-        first_metric: the metric that comes first.
     """
     runs: list[tuple[int, str, RunRecord]] = []
     for number, group in enumerate(groups):

@@ -157,7 +157,6 @@ def move_rows(old_RD: np.ndarray, deleted: np.ndarray, inserted: np.ndarray) -> 
     """Return a copy of stacked tables without the deleted rows, and with zeros for new rows.
 
     Args:
-        old_RD: the rows of the base.
         deleted: numbers of the deleted rows, in the base.
         inserted: numbers of the new rows, in the result. The others keep their order.
     """

@@ -40,8 +40,6 @@ def save_graph(
     """Write a graph in a format.
 
     Args:
-        spec: names its inputs and outputs.
-        format_: one of `FORMATS`.
         portable: whether machine code is for any x86-64 processor, not only for this machine's.
 
     Raises:

@@ -36,7 +36,6 @@ def with_initializers(model: bytes | memoryview, changed: Mapping[str, np.ndarra
     """Return an ONNX file with other values for some of its weights.
 
     Args:
-        model: the file.
         changed: name -> values; names that the file does not have are ignored.
 
     Raises:

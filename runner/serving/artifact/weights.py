@@ -46,10 +46,6 @@ def write_graph(
 
     The code of the graph stays the same; nothing is compiled.
 
-    Args:
-        format_: one of the artifact's.
-        changed: weight -> values.
-
     Raises:
         UserError: for a table with another number of rows in ONNX.
     """

@@ -94,7 +94,6 @@ def make_index(
 
     Args:
         out: the folder to write, which must not exist.
-        evaluate: measures the index in an evaluation.
 
     Returns:
         The content of `manifest.json`.

@@ -55,7 +55,6 @@ class ItemIndex:
 
         Args:
             query_RD: float32.
-            top_k: K.
             seen: rows of the table that are left out, [R, L], and their number, [R].
 
         Returns:
@@ -212,7 +211,6 @@ def search_by_faiss(index: Any, parameters: Mapping[str, int]) -> Search:
     """Return the search of a faiss index.
 
     Args:
-        index: of faiss, with the positions of the items.
         parameters: `ef_search` of HNSW, or `num_probes` of IVF.
     """
     if "ef_search" in parameters:

@@ -21,11 +21,7 @@ from runner.serving.rows.transforms import read_texts
 
 
 class IndexSearch:
-    """A search in an index of the same model.
-
-    Args:
-        leave_history_out: whether the items of the row's history are left out.
-    """
+    """A search in an index of the same model."""
 
     def __init__(self, index: ItemIndex, top_k: int, *, leave_history_out: bool) -> None:
         self._index, self.ids = index, index.ids  # the raw id of each position

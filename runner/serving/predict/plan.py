@@ -283,9 +283,7 @@ def text_settings(
     """Return the settings for reading an input: the run's own, if both have the same format.
 
     Args:
-        dataset: of the run.
         places: of its schema, which may say how text files are written.
-        inputs: files, folders, globs or URLs.
 
     Raises:
         UserError: for files of several formats.

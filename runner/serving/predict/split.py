@@ -60,7 +60,6 @@ def open_split(
     Args:
         dataset: the group of the run's configuration.
         split: train, validation or test.
-        keep: columns that are carried into the output.
 
     Raises:
         UserError: for a split that does not exist, a dataset without a table, and files that are

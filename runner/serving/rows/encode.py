@@ -253,7 +253,6 @@ class PartEncoder:
     """Encodes parts.
 
     Args:
-        keep: columns that are carried into the output.
         empty_rows: the columns that are read, without a row.
         skip_bad_rows: whether bad rows are marked; otherwise the first is an error.
         with_labels: whether rows have labels, which are checked as in training and kept as

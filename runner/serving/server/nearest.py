@@ -91,7 +91,6 @@ def nearest_items(
     Args:
         scorer: at one version.
         arrays: inputs of the graph `query`.
-        top_k: K.
         leave_out: raw ids of items to leave out; ids that the model does not know are ignored.
 
     Returns:

@@ -256,7 +256,6 @@ def write_answer(
     """Write the body of an answer.
 
     Args:
-        head: the other fields.
         outputs: name -> float32, int64, uint64, or texts as objects.
         binary: the outputs that are written after the JSON.
 

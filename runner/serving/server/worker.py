@@ -70,8 +70,6 @@ def serve(
     Args:
         settings: checked by `check_settings`.
         listener: bound, and not yet listening.
-        counters: of all workers.
-        worker: number of this one.
         threads: for one run of the model.
 
     Returns:
