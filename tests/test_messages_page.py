@@ -32,7 +32,7 @@ from runner.errors import UserError, raise_combined
 from runner.launch.job import is_follow_evaluation
 from runner.reporting.report.feature_importance import importance_figure
 from runner.reporting.report.run_data import read_data_facts
-from runner.reporting.trackers.wandb_export import TrackedExport
+from runner.reporting.trackers.wandb import TrackedExport
 from runner.rundir.checkpoint.manifest import check_sizes
 from runner.rundir.mirror import fetch
 from runner.rundir.mirror.fetch import _is_current

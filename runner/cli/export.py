@@ -43,7 +43,7 @@ def export(words: Sequence[str], allow: Sequence[str]) -> int:
         print_status(note)
     tracked = None
     if args.wandb:
-        from runner.reporting.trackers.wandb_export import TrackedExport
+        from runner.reporting.trackers.wandb import TrackedExport
 
         tracked = TrackedExport(Path(composed.config["run"]))
     set_thread_environment(composed.config["trainer"]["num_threads"] or usable_cores())

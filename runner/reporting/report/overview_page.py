@@ -31,9 +31,9 @@ from runner.reporting.report.leaderboard import (
 )
 from runner.reporting.report.overview import Overview
 from runner.reporting.report.plotly_curves import MAX_COLOURED, MAX_CURVES, curve_figures
-from runner.reporting.report.plotly_history import history_figure
 from runner.reporting.report.plotly_parameters import (
     effect_figure,
+    history_figure,
     importance_bars,
     parallel_coordinates,
 )

@@ -16,7 +16,7 @@ from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_bins import gain_figure, label_figure
 from runner.reporting.report.plotly_curves import read_curves
-from runner.reporting.report.plotly_history import history_figure
+from runner.reporting.report.plotly_parameters import history_figure
 from runner.reporting.report.plotly_run import lr_figure, metric_figures
 from runner.reporting.report.records import RunRecord
 from runner.reporting.report.run_page import make_run_page

@@ -15,8 +15,7 @@ import pytest
 
 from runner.errors import UserError
 from runner.reporting.trackers import Histogram, wandb
-from runner.reporting.trackers.wandb import WandB, parent_artifact
-from runner.reporting.trackers.wandb_export import TrackedExport
+from runner.reporting.trackers.wandb import TrackedExport, WandB, parent_artifact
 from runner.rundir import find_checkpoint
 from runner.rundir.checkpoint.manifest import Checkpoint, Manifest
 from tests.reporting.trackers.wandb_server import FakeServer, sent_records
