@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.errors import UserError
 from runner.rundir.json_files import write_json
-from runner.serving.artifact.check_schema import check_schema
+from runner.serving.artifact.check_artifact import check_schema
 from runner.serving.artifact.delta import Delta, open_delta
 from runner.serving.artifact.example_rows import EXAMPLE, ids_in_range, write_example
 from runner.serving.artifact.folder import (

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.errors import UserError
-from runner.serving.artifact.check_artifact import check_artifact
-from runner.serving.artifact.check_schema import check_graphs, check_schema
+from runner.serving.artifact.check_artifact import check_artifact, check_graphs, check_schema
 from runner.serving.artifact.delta import open_delta
 from runner.serving.artifact.folder import Artifact, graph_file, require_graph
 from runner.serving.artifact.loaded_graph import LoadedGraph, load_graph
