@@ -1,4 +1,4 @@
-"""Numbers and tables as text."""
+"""Numbers, tables and bars as text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from runner.metrics.names import TRAIN_EVALUATION, evaluation_name
 
 SCALES_APART = 4  # from this ratio on the train loss is shown separately
 GRADIENT_NORM = "train/gradient_norm"  # of `trainer.log_gradients`; parts follow a slash
+LEVELS = "▁▂▃▄▅▆▇█"
+BLANK = "·"  # in place of the bar of a value that is not finite
 SPLITS = ("train", TRAIN_EVALUATION, "validation", "test")
 
 
@@ -231,3 +233,21 @@ def _yardstick_row(
         return None
     cells = ["" if value is None else format_number(value) for value in values]
     return [f"{name} of {yardstick.get('name')}", *cells]
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return one bar per value, scaled from the least to the greatest value."""
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
+        return BLANK * len(values)
+    low, high = min(finite), max(finite)
+    scale = (len(LEVELS) - 1) / (high - low) if high > low else 0.0
+    return "".join(LEVELS[round((v - low) * scale)] if math.isfinite(v) else BLANK for v in values)
+
+
+def bar(value: float, largest: float) -> str:
+    """Return a bar of value / largest x 30 characters, in eighths of one."""
+    if not (math.isfinite(value) and largest > 0):
+        return ""
+    eighths = round(8 * 30 * max(0.0, value) / largest)
+    return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")

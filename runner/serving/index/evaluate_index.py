@@ -40,7 +40,7 @@ def evaluate_index(
     """Measure the rankings of a split exactly and through an index.
 
     Args:
-        config: by `export_plan.plan_evaluation`.
+        config: by `plan_evaluation`.
         model: the folder of the artifact, whose graph makes the queries.
         format: of that graph. The caller has asked whether machine code (aoti) is trusted.
         allowed: packages that a `_target_` may name besides ours.

@@ -15,8 +15,7 @@ from runner.data.core.dataset import FileOrderDataset
 from runner.data.core.dataset_check import is_stream
 from runner.models.layers.embedding import TableLookup
 from runner.parts import internal, loop_option
-from runner.reporting.console.format import format_number
-from runner.reporting.console.sparkline import sparkline
+from runner.reporting.console.format import format_number, sparkline
 from runner.rundir.json_files import iterate_jsonl
 from runner.training.job import Job, Result
 from runner.training.loops.events import CallbackRunner

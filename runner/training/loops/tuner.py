@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.reporting.console.chart import whole_page
-from runner.reporting.console.format import TextTable
-from runner.reporting.console.sparkline import bar
+from runner.reporting.console.format import TextTable, bar
 from runner.rundir.json_files import read_json, write_json, write_text
 from runner.rundir.run_files import TUNED_FILE
 from runner.rundir.secrets import mask_secrets
