@@ -26,7 +26,6 @@ from runner.data.prepare.recipe import prepare
 from runner.data.read.parquet_dataset import ParquetDataset
 from runner.data.sets.criteo import Criteo
 from runner.data.tabular.fit import with_declared_sizes
-from runner.data.tabular.parts import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
 from runner.serving.artifact.raw_rows import (
@@ -36,7 +35,7 @@ from runner.serving.artifact.raw_rows import (
     encode_chunk_features,
 )
 from runner.serving.rows.encode import Transforms, plain_transforms
-from runner.serving.rows.selected_rows import select_rows
+from runner.serving.rows.selected_rows import rows_of_split
 from runner.serving.rows.transforms import read_texts, with_id_types
 
 
@@ -126,11 +125,7 @@ class RunInputs:
                 stop = min(start + CHUNK_ROWS, total)
                 yield _as_chunk(self.dataset.read_columns(split, names, start, stop), start)
             return
-        columns, times = self.table.columns_read, self.raw.fitted.times
-        for chunk, masks in iterate_split_chunks(self.table, columns, times):
-            mask_R = masks.get(split, np.zeros(chunk.num_rows, bool))
-            # malformed lines become blank rows of the chunk's first split
-            yield from select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == split)
+        yield from rows_of_split(self.table, self.raw.fitted.times, split)
 
 
 def _as_chunk(rows: pa.Table, first_row: int) -> RowChunk:

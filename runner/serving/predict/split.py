@@ -8,18 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runner.data.core.fitted import with_fitted_transforms
 from runner.data.files.file_list import DataFile
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import SPLITS, prepare
-from runner.data.tabular.parts import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError, unknown_choice
 from runner.serving.rows.encode import Transforms
 from runner.serving.rows.input import InputTable, LocatedChunk, find_format
-from runner.serving.rows.selected_rows import select_rows
+from runner.serving.rows.selected_rows import rows_of_split
 
 
 @dataclass(frozen=True)
@@ -45,11 +42,9 @@ class SplitTable(InputTable):
     def located_chunks(self, is_wanted: Callable[[int, int], bool]) -> Iterator[LocatedChunk]:
         """Yield the rows of the split in the order of evaluations."""
         start = 0
-        for chunk, masks in iterate_split_chunks(self, self.columns_read, self.times):
-            mask_R = masks.get(self.wanted, np.zeros(chunk.num_rows, bool))
-            for piece in select_rows(chunk, mask_R, gets_lines=next(iter(masks)) == self.wanted):
-                yield start, piece
-                start += piece.num_rows
+        for piece in rows_of_split(self, self.times, self.wanted):
+            yield start, piece
+            start += piece.num_rows
 
 
 def open_split(
