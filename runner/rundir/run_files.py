@@ -9,14 +9,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from runner.errors import UserError, nearest_hint, shell_path
 from runner.rundir.json_files import dumps, read_json
 from runner.rundir.moved_targets import with_current_targets
-from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.readers import check_shapes, read_signed_meta
-from runner.rundir.regular_files import check_run_files
+from runner.rundir.regular_files import check_run_files, read_bytes
 from runner.rundir.walk import runs_below
 
+MAX_YAML_BYTES = 1 << 20
+_MAX_DEPTH = 100
+_TOO_DEEP = f"is nested deeper than {_MAX_DEPTH} levels"
 _MAX_REFERENCES = 12  # a run saves resolved values; only those that read the environment refer
 # files by which a job of a search asks its sweep whether to continue
 REQUEST_FILE, ANSWER_FILE = ".evaluated.json", ".answer.json"
@@ -91,12 +95,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     text = read_plain_yaml(folder / "config.yaml")
     try:
         config = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError) as error:  # a scalar is an OSError
+    except (yaml.YAMLError, OmegaConfBaseException, OSError) as error:  # a scalar is an OSError
         raise UserError(f"{folder / 'config.yaml'}: damaged: {error}") from error
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.yaml'}: damaged: it is not a mapping")
@@ -138,3 +141,49 @@ def to_yaml(config: Mapping[str, Any]) -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(dict(config)), resolve=False)
+
+
+def read_plain_yaml(path: Path) -> str:
+    """Return the text of a YAML file whose parsing is harmless.
+
+    Raises:
+        UserError: if it cannot be read, is no YAML, has more than 1 MiB, or has an alias or a tag.
+    """
+    try:
+        text = read_bytes(path, MAX_YAML_BYTES).decode()
+        _check_plain(text, path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except yaml.scanner.ScannerError as error:
+        if "nesting depth" not in error.problem:  # a limit of libyaml from 0.2.6 on
+            raise UserError(f"{path}: damaged: {error}") from error
+        line = error.problem_mark.line + 1
+        raise UserError(f"{path}: refused: line {line} {_TOO_DEEP}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: damaged: {error}") from error
+    return text
+
+
+def _check_plain(text: str, path: Path) -> None:
+    """Refuse aliases, tags and deep nesting, which make large values or objects of small files.
+
+    Raises:
+        UserError: with the line.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            problem = "has an alias or an anchor"
+        elif getattr(event, "tag", None) is not None:
+            problem = f"has the tag {event.tag}"
+        elif depth > _MAX_DEPTH:
+            problem = _TOO_DEEP
+        else:
+            continue
+        raise UserError(f"{path}: refused: line {event.start_mark.line + 1} {problem}")

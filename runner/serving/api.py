@@ -168,7 +168,7 @@ class TrainedRun:
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the result as a table, and the curves."""
-        from runner.reporting.report.notebook import render_for_notebook
+        from runner.reporting.report.run_page import render_for_notebook
 
         return render_for_notebook(self.dir)
 

@@ -18,9 +18,9 @@ from runner.reporting.report.records import RunRecord, checkpoint_steps, read_ru
 from runner.reporting.report.terminal import make_console, make_table
 from runner.rundir.location import FILES_BEFORE_META
 from runner.rundir.lock import FolderLock, is_locked
-from runner.rundir.plain_yaml import read_plain_yaml
 from runner.rundir.readers import read_optional_json
 from runner.rundir.regular_files import is_temporary
+from runner.rundir.run_files import read_plain_yaml
 from runner.rundir.sweep_folder import SWEEP_MARKS, is_sweep
 from runner.rundir.walk import walk_folders
 

@@ -1,15 +1,23 @@
-"""The report of one run: its facts, curves, results and data."""
+"""The report of one run: its facts, curves, results and data; and what a notebook shows of it."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from runner.reporting.console.format import TextTable, format_duration, format_number, result_tables
+from runner.reporting.console.format import (
+    SPLITS,
+    TextTable,
+    format_duration,
+    format_number,
+    result_tables,
+)
 from runner.reporting.report.feature_importance import importance_figure, read_importance
 from runner.reporting.report.html import (
     Cell,
@@ -29,7 +37,7 @@ from runner.reporting.report.plotly_run import (
     throughput_figure,
     undefined_metrics,
 )
-from runner.reporting.report.records import RunRecord
+from runner.reporting.report.records import RunRecord, read_run
 from runner.reporting.report.run_data import data_section, drift_section, read_data_facts
 from runner.reporting.report.run_parent import parent_section
 from runner.reporting.report.run_predictions import (
@@ -227,3 +235,52 @@ def _provenance(run: RunRecord) -> str:
         ("warm start", str((meta.get("identity") or {}).get("checkpoint.init_from") or "no")),
     ]
     return render_table(["", ""], [[Cell(k), Cell(v, css_class="wide")] for k, v in pairs])
+
+
+def render_for_notebook(folder: Path) -> str:
+    """Return HTML without scripts, which any viewer of notebooks shows.
+
+    Raises:
+        UserError: if the run cannot be read.
+    """
+    run = read_run(folder, folder.name)
+    step = "" if run.step is None else f" at step {run.step:,}"
+    best = "" if run.best_step is None else f"; best at step {run.best_step:,}"
+    parts = [f"<p><b>{escape(run.name or run.label)}</b>: {escape(run.status)}{step}{best}</p>"]
+    if run.error:
+        parts.append(f"<p>{escape(run.error)}</p>")
+    for heading, table in result_tables_of(run).items():
+        rows = [[Cell(text.replace("  ", "\u2003")) for text in row] for row in table.rows]
+        parts.append(f"<p>{escape(heading)}</p>" if heading else "")
+        parts.append(render_table(list(table.header), rows))
+    parts.append(_picture(run))
+    parts.append(f"<p><code>{escape(folder)}</code></p>")
+    return "".join(parts)
+
+
+def _picture(run: RunRecord) -> str:
+    """Return an SVG of the loss and the monitored metric over the updates; empty without curves."""
+    curves = read_curves(run)
+    names = dict.fromkeys(["loss", run.monitor[0].partition("/")[2]])
+    shown = {
+        name: {s: curves[f"{s}/{name}"] for s in SPLITS if f"{s}/{name}" in curves}
+        for name in names
+    }
+    shown = {n: c for n, c in shown.items() if any(len(xs) > 1 for xs, _ in c.values())}
+    if not shown:
+        return ""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    text = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "font.size": 9}):
+        figure = Figure(figsize=(4.2 * len(shown), 2.6), layout="constrained")
+        for place, (name, by_split) in enumerate(shown.items(), 1):
+            axes = figure.add_subplot(1, len(shown), place, title=name, xlabel="updates")
+            for colour, (split, (xs, ys)) in zip(COLOURS, by_split.items()):
+                axes.plot(xs, ys, "-" if len(xs) > 1 else "o", label=split, color=colour)
+            axes.grid(color="#d0d7de")
+            axes.legend()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from runner.reporting.report.find import find_runs
-from runner.reporting.report.notebook import render_for_notebook
 from runner.reporting.report.overview import make_overview
 from runner.reporting.report.overview_page import FileLinks, make_overview_page
 from runner.reporting.report.plotly_bins import gain_figure, label_figure
@@ -19,7 +18,7 @@ from runner.reporting.report.plotly_curves import read_curves
 from runner.reporting.report.plotly_parameters import history_figure
 from runner.reporting.report.plotly_run import lr_figure, metric_figures
 from runner.reporting.report.records import RunRecord
-from runner.reporting.report.run_page import make_run_page
+from runner.reporting.report.run_page import make_run_page, render_for_notebook
 from runner.rundir.json_files import dumps
 from tests.reporting.report.run_directories import make_grid, make_run
 
