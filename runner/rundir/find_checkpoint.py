@@ -8,9 +8,8 @@ from pathlib import Path
 
 from runner.errors import ConfigError, UserError
 from runner.rundir.checkpoint import Checkpoint, open_checkpoint, saved_steps
-from runner.rundir.checkpoint.folder import step_folders
+from runner.rundir.checkpoint.folder import peek_checkpoint, step_folders
 from runner.rundir.checkpoint.manifest import DamagedError
-from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.identity import check_belongs
 
 LARGE_BYTES = 500_000_000  # of a checkpoint whose reading takes so long that a message explains it

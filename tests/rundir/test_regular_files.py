@@ -12,8 +12,8 @@ import pytest
 
 from runner.errors import UserError
 from runner.reporting.report.records import checkpoint_steps
+from runner.rundir.checkpoint.folder import peek_checkpoint
 from runner.rundir.checkpoint.manifest import DamagedError, read_manifest
-from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.json_files import JsonlFile, read_json, read_jsonl, write_text
 from runner.rundir.location import check_not_foreign, lock_folder
 from runner.rundir.lock import FolderLock, is_locked

@@ -12,7 +12,7 @@ from runner.config.settings.trainer import LENGTH_KEYS
 from runner.distributed.global_batch import GLOBAL_BATCH_KEYS
 from runner.errors import UserError
 from runner.optim.param_groups import TABLE_PREFIX, parse_parameter_groups
-from runner.rundir.checkpoint.peek import CheckpointSummary, peek_checkpoint
+from runner.rundir.checkpoint.folder import CheckpointSummary, peek_checkpoint
 from runner.rundir.diff import format_changes
 from runner.rundir.run import RunSpec, signature_changes
 from runner.rundir.run_files import read_meta

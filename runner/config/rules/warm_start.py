@@ -11,9 +11,8 @@ from runner.config.rules.keys import Config, get_key
 from runner.config.rules.loops import NEW_RUN_LOOPS
 from runner.errors import UserError, nearest_hint, unknown_keys
 from runner.models.argument_types import FITTED
-from runner.rundir.checkpoint.folder import saved_steps
+from runner.rundir.checkpoint.folder import peek_checkpoint, saved_steps
 from runner.rundir.checkpoint.manifest import MANIFEST_FILE
-from runner.rundir.checkpoint.peek import peek_checkpoint
 from runner.rundir.run_files import is_exported
 from runner.rundir.sweep_folder import find_best_job, is_sweep
 

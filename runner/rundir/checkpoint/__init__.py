@@ -7,7 +7,7 @@ checkpoints/step-N/          a checkpoint, which gets its name by one rename onc
 checkpoints/.tmp-*           an unfinished save or removal; removed at the next start
 checkpoints/.old-step-N      a checkpoint that a second save of step N is replacing
 
-The modules that read no tensors (`folder`, `manifest`, `peek`) import no torch. Public names are
+The modules that read no tensors (`folder`, `manifest`) import no torch. Public names are
 therefore listed in `__init__.pyi` and imported at their first use.
 """
 

@@ -16,7 +16,7 @@ from runner.config.early_stopping import (
     resolve_metric,
 )
 from runner.rundir.checkpoint import Checkpoint, saved_steps
-from runner.rundir.checkpoint.peek import peek_checkpoint
+from runner.rundir.checkpoint.folder import peek_checkpoint
 from runner.rundir.identity import signed_settings_at
 from runner.rundir.json_files import iterate_jsonl
 from runner.training.job import Job
