@@ -159,10 +159,10 @@ def plan_evaluation(
     return composed
 
 
-def files_in_place_of_split(dataset: Mapping[str, Any]) -> Sequence[str]:
-    """Return the files that an evaluation reads instead of a split of the run's dataset."""
-    test: Sequence[str] | None = dataset.get("test_path")
-    return test if test is not None and test == dataset.get("path") else ()
+def files_in_place_of_split(dataset: Mapping[str, Any]) -> list[str]:
+    """Return the names of the files that an evaluation reads instead of a split of the dataset."""
+    test: Sequence[str] = dataset.get("test_path") or ()
+    return [Path(path).name for path in test] if test == dataset.get("path") else []
 
 
 def name_rows(measured: Mapping[str, Any]) -> str:

@@ -41,11 +41,6 @@ class ExportSource:
         return tuple(Task(task.name, task.kind, task.one_of) for task in schema.tasks)
 
     @property
-    def rows_from(self) -> Sequence[str]:
-        """The files that it is evaluated on instead of a split of the run's dataset."""
-        return files_in_place_of_split(self.job.config["dataset"])
-
-    @property
     def table_rows(self) -> Mapping[str, int]:
         """The rows that are written of growing tables: those that belong to an id."""
         return {} if self.job.context.growing is None else self.inputs.raw.fitted.num_rows
@@ -63,7 +58,7 @@ class ExportSource:
         """Return the content of `metrics.json` as known before the artifact is measured."""
         return {
             "split": self.split,
-            "rows_from": [Path(path).name for path in self.rows_from],
+            "rows_from": files_in_place_of_split(self.job.config["dataset"]),
             "rows": self.job.dataset.num_rows[self.split],
             "batch_size": self.job.trainer.batch_size,
             "threads": torch.get_num_threads(),

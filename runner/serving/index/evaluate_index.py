@@ -72,7 +72,7 @@ def evaluate_index(
     shown = [key for key in evaluated if key in through_index and split_task(key)[0] in names]
     return {
         "split": split,
-        "rows_from": [Path(path).name for path in files_in_place_of_split(config["dataset"])],
+        "rows_from": files_in_place_of_split(config["dataset"]),
         "evaluated": {key: evaluated[key] for key in shown},
         "through_index": {key: through_index[key] for key in shown},
     }

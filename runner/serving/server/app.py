@@ -229,7 +229,7 @@ async def _score(service: Service, request: Request) -> Response:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise HTTPException(415, f"content-encoding {encoding!r}: send the body as it is")
-    body = await _read_body(request, service.settings.max_body_bytes)
+    body = await _read_body(request, service.settings.max_body_mb << 20)
     header_length = request.headers.get(HEADER_LENGTH)
     if len(body) > _LARGE_BODY:
         parsed = await asyncio.to_thread(parse_request, body, header_length)

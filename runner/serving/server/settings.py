@@ -44,10 +44,6 @@ class ServeSettings:
     def model_name(self) -> str:
         return self.name or self.model.resolve().name
 
-    @property
-    def max_body_bytes(self) -> int:
-        return self.max_body_mb << 20
-
 
 def check_settings(settings: ServeSettings) -> None:
     """Check all settings.

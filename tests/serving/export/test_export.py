@@ -23,6 +23,7 @@ from runner.serving.export import plan as export_plan
 from runner.serving.export import run_inputs
 from runner.serving.export.export import describe
 from runner.serving.export.graphs import build_graphs
+from runner.serving.rows import selected_rows
 from runner.serving.scorer import Scorer
 from tests.conftest import TINY, python
 from tests.serving import clicks
@@ -330,7 +331,7 @@ def test_only_rows_of_the_split_are_encoded_and_files_are_read_twice(
         return iterate_split_chunks(*args)
 
     monkeypatch.setattr(run_inputs, "encode_chunk_features", encode)
-    monkeypatch.setattr(run_inputs, "iterate_split_chunks", iterate)
+    monkeypatch.setattr(selected_rows, "iterate_split_chunks", iterate)
     export_verb([str(table_run), "--out", str(tmp_path / "model")], [])
     rows = json.loads((tmp_path / "model" / "metrics.json").read_text())["rows"]
     assert encoded == [rows, rows]  # for the rows that are timed and shown, and for the metrics
