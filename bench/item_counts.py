@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     import torch
 
     from runner.batch import DataPosition, Schema, SparseFeature, TaskSpec
-    from runner.models.layers.negatives import NegativeSampler
+    from runner.models.retrieval.negatives import NegativeSampler
     from runner.training.catalogue import count_ids
 
     torch.set_num_threads(1)

@@ -15,10 +15,10 @@ from runner.batch import Batch, Embeddings, Prediction, Schema
 from runner.models.argument_types import Count, DropoutRate, ShareBelow1, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
-from runner.models.layers.next_item import NextItemModel, PlaceTargets
 from runner.models.layers.row_draws import draw_at_places
 from runner.models.layers.sequences import is_event
 from runner.models.layers.transformer import PostNormBlock
+from runner.models.retrieval.next_item import NextItemModel, PlaceTargets
 
 
 class BERT4Rec(NextItemModel):

@@ -10,7 +10,7 @@ from runner.batch import Schema
 from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
-from runner.models.layers.next_item import CausalModel
+from runner.models.retrieval.next_item import CausalModel
 
 
 class GRU4Rec(CausalModel):

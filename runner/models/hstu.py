@@ -18,8 +18,8 @@ from runner.models.argument_types import Count, DropoutRate, Size, Width
 from runner.models.layers.attention import SiluWeights, attend, attends_in_blocks
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.linear import Linear
-from runner.models.layers.next_item import CausalModel
 from runner.models.layers.transformer import check_heads
+from runner.models.retrieval.next_item import CausalModel
 
 
 class HSTUBlock(nn.Module):

@@ -12,8 +12,8 @@ from torch.nn import functional
 from runner.batch import Schema
 from runner.models.argument_types import Count, DropoutRate, Width
 from runner.models.layers.dropout import Dropout
-from runner.models.layers.next_item import CausalModel
 from runner.models.layers.transformer import CausalBlock
+from runner.models.retrieval.next_item import CausalModel
 
 
 class SASRec(CausalModel):

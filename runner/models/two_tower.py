@@ -39,14 +39,14 @@ from runner.models.argument_types import (
 from runner.models.layers.batch_norm import has_batch_statistics
 from runner.models.layers.dropout import Dropout
 from runner.models.layers.interest import mean_pool
-from runner.models.layers.item_memory import ItemMemory
 from runner.models.layers.mlp import HiddenLayers, RowSequential, init_linear_layers, mlp
-from runner.models.layers.negative_table import NegativeTable
-from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.row_draws import shared_draws
 from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
 from runner.models.requirements import check_row_negatives, find_item_features
+from runner.models.retrieval.item_memory import ItemMemory
+from runner.models.retrieval.negative_table import NegativeTable
+from runner.models.retrieval.negatives import NegativeSampler
+from runner.models.retrieval.retrieval_model import RetrievalModel
 
 SMALLEST_TEMPERATURE = 0.01  # of a learnt temperature
 

@@ -16,8 +16,8 @@ from runner.metrics.lists import popularity_levels
 from runner.metrics.names import ITEM_POPULARITY, parse_cutoff
 from runner.metrics.settings import MetricSettings, check_slice_column
 from runner.metrics.slices import attach_slice_values
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import single_ids
+from runner.models.retrieval.retrieval_model import RetrievalModel
 
 COUNT_ROWS = 65_536  # read at a time
 

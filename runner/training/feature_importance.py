@@ -23,8 +23,8 @@ from runner.embeddings.interface import feature_columns
 from runner.errors import ConfigError
 from runner.models.layers.embedding import LINEAR_SUFFIX, TableLookup, count_equal_columns
 from runner.models.layers.recommender import Recommender
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup, is_event
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.training.catalogue import open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics

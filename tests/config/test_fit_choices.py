@@ -9,7 +9,7 @@ import pytest
 import runner.models
 from runner.config.compose import compose_job
 from runner.metrics.names import RETRIEVAL_NETS
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 
 
 def composed(*words):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from runner.batch import DataPosition
-from runner.models.layers.negatives import NegativeSampler
+from runner.models.retrieval.negatives import NegativeSampler
 from runner.training.catalogue import count_ids
 from tests.models.sequence_scene import NUM_ITEMS, SCHEMA, batch_of, ids_of
 

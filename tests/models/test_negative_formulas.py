@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from runner.batch import Prediction
-from runner.models.layers.item_memory import ItemMemory
-from runner.models.layers.known_positives import KnownPositives
-from runner.models.layers.negatives import NegativeSampler
 from runner.models.losses import BPR, InBatchSoftmax, SampledSoftmax
+from runner.models.retrieval.item_memory import ItemMemory
+from runner.models.retrieval.known_positives import KnownPositives
+from runner.models.retrieval.negatives import NegativeSampler
 from tests.models.sequence_scene import SCHEMA
 
 # queries and items of width 1, so that a score is a product: item 0 to 4 has the value below

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from runner.batch import Prediction, SequenceFeature
-from runner.models.layers.item_memory import ItemMemory
-from runner.models.layers.known_positives import KnownPositives
-from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
 from runner.models.losses import BPR, InBatchSoftmax, SampledSoftmax
+from runner.models.retrieval.item_memory import ItemMemory
+from runner.models.retrieval.known_positives import KnownPositives
+from runner.models.retrieval.negatives import MASKED_SCORE, NegativeSampler
 from runner.training.update.task import Supervised
 from tests.models.scene import from_yaml
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of, jagged

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from runner.batch import DataPosition
-from runner.models.layers.negatives import MASKED_SCORE, NegativeSampler
 from runner.models.losses import BPR, SampledBCE, SampledSoftmax
+from runner.models.retrieval.negatives import MASKED_SCORE, NegativeSampler
 from runner.training.update.task import Supervised
 from tests.models.sequence_models import CAUSAL, SMALL, leaves, make, step
 from tests.models.sequence_scene import LONGEST, NUM_ITEMS, SCHEMA, batch_of, ids_of

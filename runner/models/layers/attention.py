@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,27 +37,21 @@ class Block(NamedTuple):
     num_seen: int  # K, the first places of the sequence
     weights: slice  # Q * K of those of all blocks of a row and head
 
+    @property
+    def queries(self) -> tuple[slice, slice, slice]:
+        """Index of the block's queries and outputs in [B, H, L, A]."""
+        return self.rows, slice(None), slice(self.start, self.stop)
 
-class Weighting(Protocol):
-    """How scores, the products of queries and keys, become weights of values."""
-
-    causal: bool  # whether a place sees none after it
-
-    def begin(self, num_rows: int, num_heads: int, num_weights: int) -> None:
-        """Prepare for the weights of a batch."""
-
-    def keep(self, scores_RHQK: Tensor, block: Block) -> Tensor:
-        """Return what the other methods need of scores, [R, H, Q, K]; may overwrite these."""
-
-    def weigh(self, kept_RHQK: Tensor, block: Block) -> Tensor:
-        """Return the weights, [R, H, Q, K]."""
-
-    def backward(self, kept_RHQK: Tensor, grad_RHQK: Tensor, block: Block) -> Tensor:
-        """Return the gradient of the scores, [R, H, Q, K]; may overwrite that of the weights."""
+    @property
+    def seen(self) -> tuple[slice, slice, slice]:
+        """Index of the keys and values that they see."""
+        return self.rows, slice(None), slice(self.num_seen)
 
 
 class SoftmaxWeights:
-    """The softmax over the places that a place sees, with a dropout of rows (see `Dropout`).
+    """Weights of values: the softmax over the places that a place sees, with a `Dropout`.
+
+    `keep` makes of scores what is kept for the backward pass, and may overwrite them.
 
     Args:
         dropout: the probability.
@@ -95,7 +89,7 @@ class SoftmaxWeights:
         return (kept_RHQK * is_kept.view_as(kept_RHQK)).mul_(self._scale)
 
     def backward(self, kept_RHQK: Tensor, grad_RHQK: Tensor, block: Block) -> Tensor:
-        """Return the gradient of the scores, [R, H, Q, K]."""
+        """Return the gradient of the scores from that of the weights, [R, H, Q, K]."""
         grad_RHQK = self.weigh(grad_RHQK, block)
         grad: Tensor = torch._softmax_backward_data(grad_RHQK, kept_RHQK, 3, kept_RHQK.dtype)
         return grad
@@ -122,7 +116,7 @@ class SiluWeights:
         return functional.silu(kept_RHQK).div_(self._length)
 
     def backward(self, kept_RHQK: Tensor, grad_RHQK: Tensor, block: Block) -> Tensor:
-        """Return the gradient of the scores, [R, H, Q, K]."""
+        """Return the gradient of the scores from that of the weights, which it overwrites."""
         grad: Tensor = torch.ops.aten.silu_backward(grad_RHQK.div_(self._length), kept_RHQK)
         return grad
 
@@ -133,7 +127,11 @@ def attends_in_blocks(module: nn.Module, query: Tensor) -> bool:
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, weighting: Weighting, bias_LL: Tensor | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    weighting: SoftmaxWeights | SiluWeights,
+    bias_LL: Tensor | None = None,
 ) -> Tensor:
     """Return the sums of values by the weights of each place, [B, H, L, A].
 
@@ -158,7 +156,7 @@ class _Attention(torch.autograd.Function):
         key: Tensor,
         value: Tensor,
         bias_LL: Tensor | None,
-        weighting: Weighting,
+        weighting: SoftmaxWeights | SiluWeights,
     ) -> Tensor:
         num_rows, num_heads, length, width = query.shape
         places = [*_divide_places(length, width, causal=weighting.causal)]
@@ -171,7 +169,7 @@ class _Attention(torch.autograd.Function):
         ]
         mixed, kept = _empty_like(value), []
         for block in blocks:
-            to, seen = _of_queries(block), _of_keys(block)
+            to, seen = block.queries, block.seen
             scores_RHQK = _at_least_float32(multiply(query[to], key[seen].transpose(2, 3)))
             if bias_LL is not None:
                 scores_RHQK += bias_LL[block.start : block.stop, : block.num_seen]
@@ -188,7 +186,7 @@ class _Attention(torch.autograd.Function):
         of_query, of_key, of_value = (_empty_like(x) for x in (query, key, value))
         of_bias_LL = None if bias_LL is None else torch.zeros_like(bias_LL)
         for block, kept in zip(ctx.blocks, kept_of_blocks, strict=True):
-            to, seen = _of_queries(block), _of_keys(block)
+            to, seen = block.queries, block.seen
             weights_RHQK = ctx.weighting.weigh(kept, block).to(value.dtype)
             grad_RHQK = _at_least_float32(multiply(grad[to], value[seen].transpose(2, 3)))
             grad_RHQK = ctx.weighting.backward(kept, grad_RHQK, block)
@@ -218,14 +216,6 @@ def _divide_places(
         num_weights = (stop - start) * num_seen
         yield start, stop, num_seen, slice(offset, offset + num_weights)
         offset += num_weights
-
-
-def _of_queries(block: Block) -> tuple[slice, slice, slice]:
-    return block.rows, slice(None), slice(block.start, block.stop)
-
-
-def _of_keys(block: Block) -> tuple[slice, slice, slice]:
-    return block.rows, slice(None), slice(block.num_seen)
 
 
 def _later_places(block: Block, value: float) -> Tensor:

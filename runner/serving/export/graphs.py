@@ -18,8 +18,8 @@ from runner.embeddings.interface import TableSpec
 from runner.errors import UserError
 from runner.models.layers.embedding import LINEAR_SUFFIX, TableLookup
 from runner.models.layers.recommender import Recommender
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup, is_event
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.artifact.folder import GraphSpec, LookupGroup, SequenceInput
 from runner.serving.export.stacked_tables import StackedTables, make_rows
 

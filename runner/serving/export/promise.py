@@ -18,7 +18,7 @@ import torch
 
 from runner.batch import Batch, Prediction
 from runner.data.prepare.progress import show_progress
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.artifact.raw_rows import EncodedRows
 from runner.serving.export.run_inputs import RunInputs, select_encoded_rows
 from runner.serving.items.item_vectors import all_item_vectors

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from runner.data.tabular.table_recipe import TableRecipe
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import is_event
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.items.item_index import MAX_SCORES, ItemIndex
 from runner.serving.items.item_table import item_ids, name_items
 from runner.serving.rows.encode import Transforms

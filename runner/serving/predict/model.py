@@ -26,7 +26,7 @@ from runner.data.read.index import BlockIndex
 from runner.data.read.stream import BatchSlice
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.reporting.console import View
 from runner.rundir.checkpoint import Checkpoint
 from runner.serving.items.item_index import item_columns, open_index

@@ -13,7 +13,7 @@ from runner.data.core.dataset_check import is_stream
 from runner.errors import raise_combined
 from runner.models.dien import DIEN
 from runner.models.layers.embedding import TableLookup
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.parts import internal
 from runner.training.batches import agree_on_end
 from runner.training.update.context import Context

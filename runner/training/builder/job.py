@@ -30,8 +30,8 @@ from runner.distributed.ranks import Ranks, current_ranks
 from runner.embeddings.initialization import without_initial_weights
 from runner.machine.cores import cpu_name
 from runner.metrics.settings import MetricSettings
-from runner.models.layers.next_item import NextItemModel
 from runner.models.layers.recommender import Recommender
+from runner.models.retrieval.next_item import NextItemModel
 from runner.optim.lr_scaling import describe_lr_scaling
 from runner.reporting.console import View
 from runner.reporting.trackers import Trackers, check_tracker

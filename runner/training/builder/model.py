@@ -10,10 +10,10 @@ from runner.batch import Schema, class_columns, log_columns
 from runner.config.targets import resolve_part
 from runner.errors import ConfigError
 from runner.models.argument_types import MOST_UNIFORM
-from runner.models.layers.next_item import NextItemModel
 from runner.models.layers.recommender import Recommender
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.losses import Loss, check_loss_inputs
+from runner.models.retrieval.next_item import NextItemModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.models.table_widths import AUTO, TableWidths, one_width, resolve_widths
 from runner.training.builder.instantiate import instantiate
 from runner.training.builder.part_kinds import KINDS

@@ -10,7 +10,7 @@ from runner.data.core.cache import get_or_prepare, read_contents
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import hash_json
 from runner.metrics.names import split_task
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.rundir.json_files import iterate_jsonl
 from runner.rundir.readers import numeric_values
 from runner.training.health.drift import describe_features

@@ -15,7 +15,7 @@ from runner.config.proposed_length import (
     propose_length,
 )
 from runner.metrics.names import get_metric
-from runner.models.layers.next_item import NextItemModel
+from runner.models.retrieval.next_item import NextItemModel
 from runner.reporting.console.format import format_number
 from runner.training.job import Job
 from runner.training.state import TrainState

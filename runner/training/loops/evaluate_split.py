@@ -16,7 +16,7 @@ from runner.machine.memory import release_freed_memory
 from runner.metrics.hardest import HardestRows
 from runner.metrics.names import evaluation_name
 from runner.metrics.protocol import Metrics
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.training.catalogue import attach_slices, open_catalogue
 from runner.training.job import Job
 from runner.training.loops.recorder import reduce_metrics

@@ -20,7 +20,7 @@ from runner.models.layers.fm import pairwise_dot_sum
 from runner.models.layers.interest import mean_pool
 from runner.models.layers.linear import Linear
 from runner.models.layers.mlp import HiddenLayers, mlp
-from runner.models.layers.negatives import NegativeSampler
+from runner.models.retrieval.negatives import NegativeSampler
 from tests.devices import DEVICES
 
 

@@ -13,7 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.cli.init import render
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.artifact.folder import GraphSpec, graph_file
 from runner.serving.artifact.formats import save_graph
 from runner.serving.artifact.loaded_graph import OnnxGraph, load_graph

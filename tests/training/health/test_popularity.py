@@ -16,8 +16,8 @@ from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.distributed.ranks import Ranks
 from runner.metrics.settings import MetricSettings
-from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.negatives import NegativeSampler
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.training.catalogue import count_ids_for_model, count_item_popularity
 from runner.training.health.popularity import describe_own, rank_by_count
 from tests.conftest import Zygote

@@ -12,7 +12,7 @@ from runner.batch import Prediction
 from runner.config.compose import compose_job
 from runner.config.targets import allowed_packages
 from runner.errors import ConfigError
-from runner.models.layers.retrieval import RetrievalModel
+from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.reporting.console import View
 from runner.training.builder import build_job, device
 from runner.training.builder import threads as policy

@@ -12,8 +12,8 @@ from torch.nn import functional
 from runner.batch import DataPosition
 from runner.embeddings.initialization import hashed_generator
 from runner.errors import ConfigError
-from runner.models.layers.item_memory import ItemMemory
-from runner.models.layers.known_positives import KnownPositives
+from runner.models.retrieval.item_memory import ItemMemory
+from runner.models.retrieval.known_positives import KnownPositives
 
 # score of a candidate that is the positive item itself: finite, since -inf could become NaN
 MASKED_SCORE = -1e30

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from runner.batch import Batch, Embeddings, Schema, SparseFeature
-from runner.models.layers.known_positives import KnownPositives
-from runner.models.layers.negatives import NegativeSampler
 from runner.models.layers.recommender import Recommender
 from runner.models.layers.sequences import SequenceLookup, is_event, single_ids
 from runner.models.requirements import check_user_column
+from runner.models.retrieval.known_positives import KnownPositives
+from runner.models.retrieval.negatives import NegativeSampler
 
 
 class RetrievalModel(Recommender):

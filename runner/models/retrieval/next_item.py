@@ -21,10 +21,10 @@ from runner.models.argument_types import (
     Width,
     default_uniform,
 )
-from runner.models.layers.negatives import NegativeSampler
-from runner.models.layers.retrieval import RetrievalModel
 from runner.models.layers.sequences import SequenceLookup, is_event
 from runner.models.requirements import find_history_and_item
+from runner.models.retrieval.negatives import NegativeSampler
+from runner.models.retrieval.retrieval_model import RetrievalModel
 
 
 class PlaceTargets(NamedTuple):
