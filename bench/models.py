@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -112,7 +113,7 @@ def product_ms(job: Job) -> float:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from runner.models.layers import small_products
+    from runner.models.layers import linear, small_products
     from runner.training.loops.start import start_training
     from runner.training.steps import steps
     from runner.training.stop_signal import StopSignal
@@ -121,10 +122,12 @@ def product_ms(job: Job) -> float:
         return 2 * math.prod(x) * weight[0]
 
     updates = steps(job, start_training(job), StopSignal(job.context.ranks))
-    onednn = torch.ops.mkldnn._linear_pointwise
+    mapping = {torch.ops.mkldnn._linear_pointwise: count_linear}
     # NumPy's products are torch's meanwhile, which are counted
-    torchs = patch.object(small_products, "has_faster_onednn", lambda: False)
-    with torchs, FlopCounterMode(display=False, custom_mapping={onednn: count_linear}) as counter:
+    names = [(small_products, "has_faster_onednn"), (small_products, "takes_numpy_alone")]
+    with ExitStack() as torchs, FlopCounterMode(display=False, custom_mapping=mapping) as counter:
+        for module, name in [*names, (linear, "takes_numpy_alone")]:
+            torchs.enter_context(patch.object(module, name, lambda *_: False))
         next(updates)
     return 1000 * counter.get_total_flops() / fastest_product()
 

@@ -48,6 +48,19 @@ def write_clicks(path: Path) -> None:
     pq.write_table(pa.table(columns), path)
 
 
+def write_funnel(path: Path) -> None:
+    """Impressions, of which some are clicked, and some of these bought."""
+    dice = np.random.default_rng(0)
+    click = dice.random(2000) < 0.3
+    columns = {
+        "user": dice.integers(0, 200, 2000),
+        "item": dice.integers(0, 50, 2000),
+        "click": click.astype(int),
+        "conversion": (click & (dice.random(2000) < 0.4)).astype(int),
+    }
+    pq.write_table(pa.table(columns), path)
+
+
 def write_interactions(path: Path) -> None:
     """A stranger's events, which have no histories."""
     dice = np.random.default_rng(0)
@@ -200,6 +213,7 @@ def run_commands(page: Path, runner: Zygote, tmp_path: Path, left_out: Container
         (tmp_path / path).write_text(code)
     write_clicks(tmp_path / "data" / "clicks.parquet")
     write_interactions(tmp_path / "interactions.csv")
+    write_funnel(tmp_path / "log.parquet")
     if page.name != "README.md":  # these begin where the README has left a run
         runner.run(*SMALL, "hydra.run.dir=outputs/mine", cwd=tmp_path).check()
     ran: Done = {}

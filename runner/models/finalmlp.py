@@ -28,6 +28,7 @@ from runner.models.layers.deep_model import DeepModel
 from runner.models.layers.fields import concat_features, concat_width
 from runner.models.layers.linear import Linear, init_weight
 from runner.models.layers.mlp import init_linear_layers, mlp
+from runner.models.layers.small_products import multiply_pairs
 
 
 class FinalMLP(DeepModel):
@@ -161,7 +162,7 @@ class BilinearFusion(nn.Module):
         num_heads = len(self.bilinear_KSP)
         o1_KBS = torch.unflatten(o1_BS, 1, (num_heads, -1)).transpose(0, 1)
         o2_KB1S = torch.unflatten(o2_BS, 1, (num_heads, 1, -1)).transpose(0, 1)
-        mapped = torch.bmm(o1_KBS, self.bilinear_KSP)
+        mapped = multiply_pairs(o1_KBS, self.bilinear_KSP)
         mapped_KBTS = torch.unflatten(mapped, 2, (-1, o2_KB1S.shape[-1]))
         linear_BT: Tensor = self.first(o1_BS) + self.second(o2_BS)
         return linear_BT + (mapped_KBTS * o2_KB1S).sum((0, 3))

@@ -189,7 +189,8 @@ def functions(scene: Scene) -> list:
             node[last] = {"_target_": target, **settings}
             (run / "config.yaml").write_text(yaml.safe_dump(config))
             forget_config_record(run)
-            return scene.refused(folder, *words, says=f"{place}._target_={target}: not a")
+            told = "is not an optimizer" if place == "optimizer.dense" else "not a"
+            return scene.refused(folder, *words, says=f"{place}._target_={target}: {told}")
 
         found.append((f"{place}: {target} by {words[0]}", attack))
     return found

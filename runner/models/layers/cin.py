@@ -17,7 +17,7 @@ from torch.nn import functional
 from runner.config_value import check_value
 from runner.models.argument_types import SomeSizes
 from runner.models.layers.linear import in_full_precision
-from runner.models.layers.small_products import numbers_at_a_time
+from runner.models.layers.small_products import multiply, numbers_at_a_time
 
 
 class CIN(nn.Module):
@@ -134,7 +134,7 @@ def _forward(x_IR: Tensor, x0_NR: Tensor, weight: Tensor) -> Tensor:
     """Return [H, R]; the weight is [H x I, N]."""
     out_HR = x_IR.new_empty(len(weight) // len(x_IR), x_IR.shape[1])
     for columns, sums_HIC in _chunks(x_IR, len(weight)):
-        torch.mm(weight, x0_NR[:, columns], out=sums_HIC.flatten(0, 1))
+        multiply(weight, x0_NR[:, columns], sums_HIC.flatten(0, 1))
         torch.sum(sums_HIC.mul_(x_IR[:, columns]), 1, out=out_HR[:, columns])
     return out_HR
 
@@ -149,12 +149,12 @@ def _backward(
     for columns, sums_HIC in _chunks(x_IR, len(weight)):
         flat = sums_HIC.flatten(0, 1)
         grad_H1C, x0_NC = grad_HR[:, None, columns], x0_NR[:, columns]
-        torch.mm(weight, x0_NC, out=flat)
+        multiply(weight, x0_NC, flat)
         torch.sum(sums_HIC.mul_(grad_H1C), 0, out=grad_x[:, columns])
         torch.mul(grad_H1C, x_IR[:, columns], out=sums_HIC)
         grad_weight.addmm_(x0_NC, flat.t())
         if grad_x0 is not None:
-            torch.mm(weight.t(), flat, out=grad_x0[:, columns])
+            multiply(weight.t(), flat, grad_x0[:, columns])
     return grad_x, grad_weight.t().contiguous()
 
 

@@ -10,14 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.models.layers.small_products import (
+from runner.models.layers.numpy_products import (
     has_avx512_openblas,
-    multiply,
     multiply_by_numpy,
-    numbers_at_a_time,
-    takes_numpy,
     transpose_copy,
 )
+from runner.models.layers.small_products import multiply, numbers_at_a_time, takes_numpy
 
 ALIGNED = 4  # vectors, for MKL's code for AVX2
 

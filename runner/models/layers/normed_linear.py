@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from runner.models.layers.batch_norm import BatchNorm, RowStatistics
 from runner.models.layers.hooks import is_hooked
-from runner.models.layers.linear import Linear, multiply, takes_onednn
+from runner.models.layers.linear import Linear, multiply, takes_onednn, weight_gradient
 
 
 def are_one_operation(
@@ -81,7 +81,7 @@ class _NormedLinear(torch.autograd.Function):
         x_BC, weight_WC = ctx.saved_tensors
         grad_BC = multiply(grad_BW, weight_WC.t(), None, by_onednn=ctx.by_onednn)
         rectified_BC = ctx.statistics.normalise(x_BC).relu_()
-        grad_WC = grad_BW.t() @ rectified_BC
+        grad_WC = weight_gradient(grad_BW, rectified_BC)
         torch.ops.aten.threshold_backward.grad_input(grad_BC, rectified_BC, 0, grad_input=grad_BC)
         grad_BC, *of_norm = ctx.statistics.gradients(grad_BC, x_BC)
         if not ctx.has_affine:

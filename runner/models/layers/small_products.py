@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from threadpoolctl import threadpool_info
 from torch import Tensor
 
-from runner.models.layers.linear import has_faster_onednn
+from runner.models.layers.linear import has_faster_onednn, takes_numpy_alone
+from runner.models.layers.numpy_products import (
+    has_avx512_openblas,
+    multiply_by_numpy,
+    transpose_copy,
+)
 
 # How many numbers are computed at a time. On CPU they stay in a core's cache, which makes a step of
 # CIN several times as fast as computing all of them. A GPU needs few large kernels.
 _NUMBERS_AT_A_TIME = {"cpu": 400_000, "cuda": 64_000_000}
 LARGEST = (1 << 19) - 1  # multiplications of a pair; for more, OpenBLAS uses threads of its own
 LARGEST_TRANSPOSED = 16  # rows and columns of a product whose right matrix is transposed
-AVX512_KERNELS = ("SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", "Zen5")  # as OpenBLAS names
 
 
 def numbers_at_a_time(device: torch.device) -> int:
@@ -55,21 +56,7 @@ def takes_numpy(left: Tensor, right: Tensor) -> bool:
         and left.dtype == right.dtype == torch.float32
         and math.prod(left.shape[-2:]) * right.shape[-1] <= LARGEST
         and has_faster_onednn()
-    )
-
-
-@cache
-def has_avx512_openblas() -> bool:
-    """Return whether NumPy's OpenBLAS runs its code for AVX-512, twice as fast as that for AVX2.
-
-    Older versions have none for AMD's processors, and OPENBLAS_CORETYPE may choose another.
-    """
-    kernels = [
-        library.get("architecture")
-        for library in threadpool_info()
-        if library["internal_api"] == "openblas" and "numpy" in library["filepath"]
-    ]
-    return bool(kernels) and set(kernels) <= set(AVX512_KERNELS)
+    ) or takes_numpy_alone(left, right)
 
 
 def multiply(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
@@ -77,24 +64,6 @@ def multiply(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
     if takes_numpy(left, right):
         return multiply_by_numpy(left, right, out)
     return torch.matmul(left, right, out=out)
-
-
-def multiply_by_numpy(left: Tensor, right: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return the product of each pair, written into `out` if given; without a gradient."""
-    if out is None:
-        out = left.new_empty(*left.shape[:-1], right.shape[-1])
-    with np.errstate(all="ignore"):  # the runner reports non-finite values, not NumPy
-        np.matmul(left.detach().numpy(), right.detach().numpy(), out=out.numpy())
-    return out
-
-
-def transpose_copy(x: Tensor) -> Tensor:
-    """Return a copy of each matrix, transposed, [..., N, M], by which OpenBLAS multiplies faster.
-
-    Args:
-        x: [..., M, N], float32 on a CPU.
-    """
-    return torch.from_numpy(np.ascontiguousarray(x.detach().numpy().swapaxes(-1, -2)))
 
 
 class _PairProducts(torch.autograd.Function):

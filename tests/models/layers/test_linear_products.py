@@ -21,6 +21,7 @@ def products(monkeypatch):
         return multiply(*args, **options)
 
     monkeypatch.setattr(linear, "has_faster_onednn", lambda: True)
+    monkeypatch.setattr(linear, "takes_numpy_alone", lambda *_: False)
     monkeypatch.setattr(linear, "LEAST_PRODUCT", 12 * 7)
     monkeypatch.setattr(linear, "multiply", counted)
     return calls
@@ -111,6 +112,37 @@ def test_the_gradient_of_a_weight_has_the_bits_of_pytorchs_product(
     out.backward(grad)
     assert torch.equal(layer.weight.grad, grad.t() @ x)
     assert layer.weight.grad.is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(33, 12), (5, 4, 12)])
+def test_the_gradient_of_a_weight_may_be_numpys(shape, products, monkeypatch):
+    made = []
+    by_numpy = linear.multiply_by_numpy
+    monkeypatch.setattr(linear, "takes_numpy_alone", lambda *_: True)
+    monkeypatch.setattr(
+        linear, "multiply_by_numpy", lambda *pair: made.append(pair) or by_numpy(*pair)
+    )
+    ours, plain = pair()
+    x = torch.randn(shape)
+    for layer in (ours, plain):
+        layer(x).square().sum().backward()
+    assert len(made) == 1
+    torch.testing.assert_close(ours.weight.grad, plain.weight.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [None, "has_faster_onednn", "has_avx512_openblas", "multiplies_on_one_thread", "one thread"],
+)
+def test_numpy_multiplies_where_it_is_faster_and_neither_library_has_threads(missing, monkeypatch):
+    for name in ("has_faster_onednn", "has_avx512_openblas", "multiplies_on_one_thread"):
+        monkeypatch.setattr(linear, name, lambda name=name: name != missing)
+    threads = 2 if missing == "one thread" else 1
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    x = torch.randn(3, 4)
+    assert linear.takes_numpy_alone(x, x) == (missing is None)
+    assert not linear.takes_numpy_alone(x.double(), x.double())
+    assert not linear.takes_numpy_alone(x.bfloat16(), x)
 
 
 def test_an_exported_graph_and_other_types_keep_the_products_of_pytorch(either):

@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from runner.models.layers import dot, small_products
+from runner.models.layers import dot, numpy_products, small_products
 from runner.models.layers.dot import DotInteraction
 from runner.models.layers.small_products import multiply_pairs
 
@@ -16,6 +16,7 @@ from runner.models.layers.small_products import multiply_pairs
 def library(request, monkeypatch):
     is_numpy, has_avx512 = request.param != "torch", request.param == "numpy for AVX-512"
     monkeypatch.setattr(small_products, "has_faster_onednn", lambda: is_numpy)
+    monkeypatch.setattr(small_products, "takes_numpy_alone", lambda *_: False)
     for module in (small_products, dot):
         monkeypatch.setattr(module, "has_avx512_openblas", lambda: has_avx512)
     calls = []
@@ -76,6 +77,7 @@ def test_gradients_of_gradients_are_those_of_a_product(library):
 
 def test_evaluations_autocast_large_matrices_and_other_types_keep_torchs(monkeypatch):
     monkeypatch.setattr(small_products, "has_faster_onednn", lambda: True)
+    monkeypatch.setattr(small_products, "takes_numpy_alone", lambda *_: False)
     monkeypatch.setattr(small_products, "multiply_by_numpy", None)
     pair = [torch.randn(2, 5, 5, requires_grad=True) for _ in range(2)]
     with torch.no_grad():
@@ -126,5 +128,5 @@ def test_only_code_for_avx512_of_numpys_own_library_gets_transposed_copies(kerne
         {"internal_api": "openblas", "architecture": "SkylakeX", "filepath": "/scipy.libs/lib.so"},
         {"internal_api": "mkl", "filepath": "/numpy/libmkl_rt.so"},
     ]
-    monkeypatch.setattr(small_products, "threadpool_info", lambda: of_numpy + others)
-    assert small_products.has_avx512_openblas.__wrapped__() == (kernels == ["SkylakeX"])
+    monkeypatch.setattr(numpy_products, "threadpool_info", lambda: of_numpy + others)
+    assert numpy_products.has_avx512_openblas.__wrapped__() == (kernels == ["SkylakeX"])
