@@ -25,7 +25,6 @@ from runner.models.layers.small_products import LARGEST, multiply
 
 _BLOCK = 64  # most places of a block; fewer skip more of the later places, in slower products
 _WEIGHTS = 300_000  # of a chunk's block, about what a core's cache holds
-_FAR_BELOW = -1e4  # a score whose sigmoid is zero
 
 
 class Block(NamedTuple):
@@ -76,7 +75,8 @@ class SoftmaxWeights:
     def keep(self, scores_RHQK: Tensor, block: Block) -> Tensor:
         """Return the softmax, [R, H, Q, K]."""
         if self._unseen_BL is None:
-            scores_RHQK[..., block.start :] += _later_places(block, -math.inf)
+            size = block.stop - block.start
+            scores_RHQK[..., block.start :] += torch.full((size, size), -math.inf).triu(1)
         else:
             scores_RHQK += self._unseen_BL[block.rows, None, None, :]
         return scores_RHQK.softmax(3)
@@ -107,9 +107,8 @@ class SiluWeights:
         """Draw nothing."""
 
     def keep(self, scores_RHQK: Tensor, block: Block) -> Tensor:
-        """Return the scores, [R, H, Q, K]."""
-        scores_RHQK[..., block.start :] += _later_places(block, _FAR_BELOW)
-        return scores_RHQK
+        """Return the scores, [R, H, Q, K], 0 at later places, whose weight is 0."""
+        return scores_RHQK.tril_(block.start)
 
     def weigh(self, kept_RHQK: Tensor, block: Block) -> Tensor:
         """Return the weights, [R, H, Q, K]."""
@@ -118,7 +117,7 @@ class SiluWeights:
     def backward(self, kept_RHQK: Tensor, grad_RHQK: Tensor, block: Block) -> Tensor:
         """Return the gradient of the scores from that of the weights, which it overwrites."""
         grad: Tensor = torch.ops.aten.silu_backward(grad_RHQK.div_(self._length), kept_RHQK)
-        return grad
+        return grad.tril_(block.start)
 
 
 def attends_in_blocks(module: nn.Module, query: Tensor) -> bool:
@@ -216,12 +215,6 @@ def _divide_places(
         num_weights = (stop - start) * num_seen
         yield start, stop, num_seen, slice(offset, offset + num_weights)
         offset += num_weights
-
-
-def _later_places(block: Block, value: float) -> Tensor:
-    """Return `value` where a key is after the query, [Q, Q], and zero elsewhere."""
-    size = block.stop - block.start
-    return torch.full((size, size), value).triu(1)
 
 
 def _empty_like(x: Tensor) -> Tensor:

@@ -70,6 +70,15 @@ def test_silu_is_that_of_whole_matrices(length, dtype):
     )
 
 
+def test_a_score_of_any_size_lets_no_later_place_in():
+    given = [(100 * x).detach().requires_grad_() for x in heads(70)]
+    bias = torch.zeros(70, 70, dtype=torch.float64, requires_grad=True)
+    ours, whole = attend(*given, SiluWeights(50), bias), whole_silu(*given, bias)
+    torch.testing.assert_close(
+        with_gradients(ours, *given, bias), with_gradients(whole, *given, bias)
+    )
+
+
 @pytest.mark.parametrize("length", [17, 200])
 def test_parts_of_the_rows_drop_what_all_rows_drop(length):
     given = heads(length, torch.float32)
