@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from runner.models.layers.dropout import draw_kept, kept_scale
@@ -180,6 +181,7 @@ class _Attention(torch.autograd.Function):
         return mixed
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, bias_LL, *kept_of_blocks = ctx.saved_tensors
         of_query, of_key, of_value = (_empty_like(x) for x in (query, key, value))

@@ -79,6 +79,15 @@ def test_a_score_of_any_size_lets_no_later_place_in():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_gradients_of_gradients_are_refused_and_not_left_out(dtype):
+    query, key, value = heads(70, dtype)
+    mixed = attend(query, key, value, SoftmaxWeights(0.0))
+    (of_query,) = torch.autograd.grad(mixed.square().sum(), query, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (of_query.square().sum() + mixed.sum()).backward()
+
+
 @pytest.mark.parametrize("length", [17, 200])
 def test_parts_of_the_rows_drop_what_all_rows_drop(length):
     given = heads(length, torch.float32)
