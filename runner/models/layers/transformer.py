@@ -67,7 +67,7 @@ class CausalBlock(nn.Module):
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return drop(softmax(q k^T / sqrt(A), over the places up to the query's)) v."""
         p = self.drop.p if self.training else 0.0
-        if not attends_in_blocks(self, query):
+        if not attends_in_blocks(self, query, is_fused=p == 0.0):
             return functional.scaled_dot_product_attention(
                 query, key, value, dropout_p=p, is_causal=True
             )
@@ -125,7 +125,7 @@ class PostNormBlock(nn.Module):
             torch.unflatten(part, 2, (self.num_heads, -1)).transpose(1, 2)
             for part in self.project(x_BLD).chunk(3, dim=2)
         )
-        if attends_in_blocks(self, query):
+        if attends_in_blocks(self, query, is_fused=True):
             query = query / math.sqrt(query.shape[3])
             mixed = attend(query, key, value, SoftmaxWeights(is_seen_BL=is_seen_BL))
         else:

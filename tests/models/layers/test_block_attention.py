@@ -6,11 +6,17 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.models.layers.attention import SiluWeights, SoftmaxWeights, attend
+from runner.models.layers.attention import (
+    SiluWeights,
+    SoftmaxWeights,
+    attend,
+    attends_in_blocks,
+)
 from runner.models.layers.row_draws import RowDraws, row_draws
+from runner.models.layers.transformer import CausalBlock, PostNormBlock
 
 ROWS, HEADS, WIDTH = 5, 2, 8
 
@@ -132,3 +138,32 @@ def test_bfloat16_sums_and_weighs_in_float32():
         found, expected = with_gradients(ours.float(), *given), with_gradients(whole, *exact)
         for one, other in zip(found, expected, strict=True):
             assert (one.float() - other).norm() < 0.02 * other.norm()
+
+
+class CountedBlocks(SiluWeights):
+    def __init__(self) -> None:
+        super().__init__(50)
+        self.count = 0
+
+    def keep(self, scores, block):
+        self.count += 1
+        return super().keep(scores, block)
+
+
+@pytest.mark.parametrize(("length", "width"), [(1024, 64), (2048, 64), (600, 800)])
+def test_long_sequences_have_no_block_for_each_few_places(length, width):
+    query = torch.ones(1, 1, length, width)
+    weighting = CountedBlocks()
+    attend(query, query, query, weighting)
+    assert weighting.count <= length / 16
+
+
+def test_long_sequences_keep_no_weights_where_pytorch_has_one_operation():
+    x, is_seen = torch.randn(2, 65, 16), torch.arange(65) < torch.tensor([[65], [3]])
+    masked, causal = PostNormBlock(16, 2, 0.0, 16, nn.ReLU()), CausalBlock(16, 2, 0.0)
+    for block, given in ((masked, (x, is_seen)), (causal, (x,))):
+        assert torch.equal(block.train()(*given), block.eval()(*given))
+    causal.train()
+    assert not attends_in_blocks(causal, x[:, None], is_fused=True)
+    assert attends_in_blocks(causal, x[:, None, :64], is_fused=True)
+    assert attends_in_blocks(causal, x[:, None])
