@@ -276,6 +276,23 @@ def test_what_may_be_the_type_of_an_event_is_told_how_to_declare_it(propose):
     assert shown.count("interactions.events") == 1  # price is no type
 
 
+def test_what_each_user_has_one_value_of_is_not_taken_for_the_type_of_an_event(propose):
+    users = columns()["user_id"]
+    ages = np.array(["15-24", "25-34", "35-54"])[users % 3]
+    shown = propose(columns(age_group=ages))[1]
+    assert "it describes the user_id, each of which has one value" in shown
+    assert "interactions.events" not in shown
+    each_once = columns(user_id=np.arange(ROWS), age_group=ages)  # nothing can be told of these
+    assert "interactions.events" in propose(each_once)[1]
+
+
+def test_what_each_user_has_one_value_of_is_not_taken_for_the_item(propose):
+    table = columns(pin_code=columns()["user_id"] % 8)
+    assert propose(table)[0]["interactions"]["item"] == "item_id"
+    with pytest.raises(UnclearColumnError, match="may be the item: item_id, pin_code"):
+        propose(columns(pin_code=np.arange(ROWS) % 8))
+
+
 def test_the_type_of_an_event_is_not_taken_for_its_user(propose):
     kinds = np.random.default_rng(2).choice(["view", "cart", "buy"], ROWS)
     sessions = [f"{n:08x}" for n in np.random.default_rng(3).integers(0, 90, ROWS)]

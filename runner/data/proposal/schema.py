@@ -229,7 +229,7 @@ def _choose_uses(
     if layout and not layout.json_lines:
         written = _integers_in_other_texts(files.train[0], layout, columns)
     if events := choose_events(table, columns, hints, notes):
-        uses = use_events(events, columns, missing, written, notes)
+        uses = use_events(table, events, columns, missing, written, notes)
         return replace(uses, split=split or uses.split)
     roles = _choose_roles(files.format, table, columns, hints, notes)
     _read_as_integers(roles, written or ())

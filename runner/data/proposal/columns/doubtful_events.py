@@ -76,6 +76,16 @@ def may_order(f: ColumnStatistics) -> bool:
     return is_number and bool(ORDER.search(f.name)) and not guess_kind(f.name)
 
 
+def is_constant_within(table: pa.Table, name: str, owner: str) -> bool:
+    """Tell whether all rows of each user, or item, have one value of a column, such as its age.
+
+    It cannot be told, and is false, unless `owner` has several rows of each on average.
+    """
+    num_owners = pc.count_distinct(table[owner], mode="all").as_py()
+    pairs = table.group_by([owner, name]).aggregate([])
+    return 2 * num_owners <= table.num_rows and pairs.num_rows == num_owners
+
+
 def describe_events(
     table: pa.Table, parts: tuple[str, str, str], columns: Sequence[ColumnStatistics]
 ) -> list[str]:

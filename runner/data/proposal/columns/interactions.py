@@ -20,7 +20,12 @@ from runner.data.proposal.columns.column_names import (
     sounds_like_time,
 )
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
-from runner.data.proposal.columns.doubtful_events import describe_events, find_finer_time, may_order
+from runner.data.proposal.columns.doubtful_events import (
+    describe_events,
+    find_finer_time,
+    is_constant_within,
+    may_order,
+)
 from runner.data.proposal.columns.guess_label import find_label_candidates, holds_ratings, is_binary
 from runner.data.proposal.columns.guess_roles import Role, is_time
 from runner.data.proposal.columns.schema_hints import Hints
@@ -58,7 +63,11 @@ class EventColumns:
 
 
 def find_event_columns(
-    columns: Sequence[ColumnStatistics], named: Mapping[str, str | None], *, must: bool
+    table: pa.Table,
+    columns: Sequence[ColumnStatistics],
+    named: Mapping[str, str | None],
+    *,
+    must: bool,
 ) -> EventColumns | None:
     """Return the columns of user, item and time; None if the table does not look like events.
 
@@ -74,6 +83,10 @@ def find_event_columns(
     for part in ("user", "item", "time"):
         name = named.get(part)
         candidates[part] = [name] if name else [f.name for f in find_event_parts(columns, part)]
+    if len(users := candidates["user"]) == 1 < len(items := candidates["item"]):
+        # a PIN code is the user's
+        others = [name for name in items if not is_constant_within(table, name, users[0])]
+        candidates["item"] = others or items
     used = {names[0] for names in candidates.values() if len(names) == 1}
     rating = next((f.name for f in columns if f.name not in used and _may_be_rating(f)), None)
     for part, other in (("item", "user"), ("user", "item")):
@@ -166,18 +179,27 @@ def whole_number_ids(
     return {name: settings for name in (events.user, events.item) if name in integers}
 
 
-def event_roles(events: EventColumns, columns: Sequence[ColumnStatistics]) -> dict[str, Role]:
+def event_roles(
+    table: pa.Table, events: EventColumns, columns: Sequence[ColumnStatistics]
+) -> dict[str, Role]:
     """Return the role of each column: part of an event, or left out."""
     parts = {events.user: "user", events.item: "item", events.time: "time", events.rating: "rating"}
     unused = "not used; interactions.sequences adds ids to the histories"
+    of_user = f"not used; it describes the {events.user}, each of which has one value"
     kinds = (
         "perhaps the type of an event: interactions.events predicts some types only, with "
         "train_on: every"
     )
+
+    def why_unused(f: ColumnStatistics) -> str:
+        if not _may_be_event_type(f):
+            return unused
+        return of_user if is_constant_within(table, f.name, events.user) else kinds
+
     return {
         f.name: Role("interactions", f"the {parts[f.name]}")
         if f.name in parts
-        else Role("", kinds if _may_be_event_type(f) else unused)
+        else Role("", why_unused(f))
         for f in columns
     }
 
@@ -226,7 +248,7 @@ def choose_events(
                 "next_item proposes to predict the next item from each user's history instead"
             )
         return None
-    events = find_event_columns(free, hinted, must=must)
+    events = find_event_columns(table, free, hinted, must=must)
     if events is not None:
         event_columns = (events.user, events.item, events.time, events.rating)
         if not hints.user:

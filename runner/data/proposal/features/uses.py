@@ -65,6 +65,7 @@ class Uses:
 
 
 def use_events(
+    table: pa.Table,
     events: EventColumns,
     columns: Sequence[ColumnStatistics],
     missing: Sequence[str],
@@ -75,7 +76,7 @@ def use_events(
     interactions, decisions = propose_declaration(events, columns)
     notes += decisions
     return Uses(
-        event_roles(events, columns),
+        event_roles(table, events, columns),
         {"split": "leave_one_out"} if len(missing) == 2 else {},
         {} if written is None else whole_number_ids(events, columns, written),
         interactions=interactions,
