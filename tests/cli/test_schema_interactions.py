@@ -383,6 +383,28 @@ def test_names_of_items_are_those_and_no_others():
     assert [n for n in yes if not names_item(n)] == [n for n in no if names_item(n)] == []
 
 
+def test_the_only_outcome_of_users_and_items_is_the_label_whatever_its_name(propose):
+    rng = np.random.default_rng(5)
+    stars, pieces = rng.integers(1, 9, ROWS) / 2, rng.geometric(0.7, ROWS)
+    of_user, of_item = columns()["user_id"] % 50 / 7, columns()["item_id"] % 30 / 7
+    described = {"height": of_user, "price": of_item, "category_id": np.arange(ROWS) % 9}
+    for time in (None, columns()["timestamp"]):
+        proposed, shown = propose(columns(timestamp=time, score=stars, **described))
+        assert list(proposed["labels"]) == ["score"] and "next: python" in shown
+        assert "no other column may be what became of a user and an item" in shown
+        proposed, _ = propose(columns(timestamp=time, pieces=pieces))
+        assert proposed.get("labels", {}).keys() == ({"pieces"} if time is None else set())
+    proposed, _ = propose(columns(timestamp=None, score=stars, pieces=pieces))
+    assert "labels" not in proposed  # either may be
+    for name in ("month", "step", "place"):  # with times, whole numbers without such a name
+        assert "interactions" in propose(columns(**{name: np.arange(ROWS) % 12}))[0]
+    assert "labels" not in propose(columns(timestamp=None, month=np.arange(ROWS) % 12))[0]
+    at = columns()["timestamp"]  # not named like a time
+    assert "interactions" in propose(columns(timestamp=None, f1=at, pieces=pieces), "--time=f1")[0]
+    proposed, _ = propose(columns(score=stars), "--task=next_item")
+    assert "interactions" in proposed
+
+
 def test_users_and_items_without_a_time_are_told_how_the_next_item_is_proposed(propose):
     table = columns(timestamp=None, place=np.arange(ROWS) % 50)
     _, shown = propose(table)

@@ -29,6 +29,7 @@ from runner.data.proposal.columns.copies import drop_copies
 from runner.data.proposal.columns.doubtful_values import describe_texts_of_objects
 from runner.data.proposal.columns.guess_roles import FEATURES, OBJECTS, Role
 from runner.data.proposal.columns.interactions import choose_events
+from runner.data.proposal.columns.only_outcome import find_only_outcome
 from runner.data.proposal.columns.sample_rows import SAMPLE_PLACES, SAMPLE_ROWS, sample_rows
 from runner.data.proposal.columns.sample_statistics import Sample, count_other_splits
 from runner.data.proposal.columns.schema_hints import Hints, find_wrong_hints
@@ -228,6 +229,12 @@ def _choose_uses(
     written: set[str] | None = None  # None: the files have types
     if layout and not layout.json_lines:
         written = _integers_in_other_texts(files.train[0], layout, columns)
+    if outcome := find_only_outcome(table, columns, hints):
+        hints = replace(hints, labels=outcome)
+        notes.append(
+            f"label {outcome[0]}: is taken since no other column may be what became of a user and "
+            "an item; --label NAME names another"
+        )
     if events := choose_events(table, columns, hints, notes):
         uses = use_events(table, events, columns, missing, written, notes)
         return replace(uses, split=split or uses.split)

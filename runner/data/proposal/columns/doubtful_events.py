@@ -83,7 +83,7 @@ def is_constant_within(table: pa.Table, name: str, owner: str) -> bool:
     """
     num_owners = pc.count_distinct(table[owner], mode="all").as_py()
     pairs = table.group_by([owner, name]).aggregate([])
-    return 2 * num_owners <= table.num_rows and pairs.num_rows == num_owners
+    return bool(2 * num_owners <= table.num_rows and pairs.num_rows == num_owners)
 
 
 def describe_events(
