@@ -175,6 +175,25 @@ def test_a_table_without_a_label_gets_a_proposal(write, propose):
     assert "no column looks like the label (of two values: c5)" in shown
 
 
+@pytest.mark.parametrize("name", ["choice", "CHOSEN", "is_selected", "accepted", "decision"])
+def test_a_choice_is_the_label_unless_another_outcome_is(write, propose, name):
+    for values in (binary(), binary() > 0, np.where(binary(), "choice1", "choice2")):
+        proposed, shown = propose(write(is_mobile=binary(1), is_new=binary(2), **{name: values}))
+        assert list(proposed["labels"]) == [name] and "named like a choice" in shown
+    proposed, _ = propose(write(click=binary(1), **{name: binary()}))
+    assert list(proposed["labels"]) == ["click"] and name in proposed["categorical"]
+
+
+def test_a_choice_among_texts_is_a_label_of_classes_and_one_among_numbers_is_not_guessed(
+    write, propose
+):
+    brands = np.array(["heinz", "hunts", "private"])
+    proposed, _ = propose(write(is_mobile=binary(), **{"soup.choice": brands[np.arange(ROWS) % 3]}))
+    assert proposed["labels"] == {"soup.choice": {"classes": ["heinz", "hunts", "private"]}}
+    proposed, shown = propose(write(a=binary(), b=binary(1), choice=np.arange(ROWS) % 3))
+    assert "labels" not in proposed and "no column looks like the label" in shown
+
+
 def test_a_result_within_an_object_is_the_label_and_a_user_s_income_is_not(write, propose):
     results = pa.array([{"clicked": bool(n), "price": 0.5} for n in binary()])
     users = pa.array([{"income": int(n)} for n in binary(1)])

@@ -54,6 +54,8 @@ _OUTCOMES = _words(
     canceled cancelled returned refunded renewed skip skipped survived died exited attrition
     readmitted phishing malicious malware anomaly anomalous"""
 )
+# labels of tables of choices; beside a click, `selected` may be a feature
+_CHOICES = _words("choice chosen choose selected select accepted accept decision")
 _BESIDE_OUTCOMES = _words("bool is has was did flag long profile")
 _SOLD = _words("sales sold demand")
 _BESIDE_SOLD = _words(
@@ -173,10 +175,19 @@ def is_outcome(name: str) -> bool:
 
     In a nested name only the last part counts, unless those before it are named like an id.
     """
+    return _has_words(name, _OUTCOMES)
+
+
+def is_choice(name: str) -> bool:
+    """Tell whether a name, as in `is_outcome`, is that of a choice among offers."""
+    return _has_words(name, _CHOICES)
+
+
+def _has_words(name: str, labels: frozenset[str]) -> bool:
     around, _, last = name.rpartition(".")
     name = last if guess_kind(around) != "id" else name
     words = set(_plain_words(name))
-    return bool(_OUTCOMES & words) and words <= _OUTCOMES | _BESIDE_OUTCOMES
+    return bool(labels & words) and words <= labels | _BESIDE_OUTCOMES
 
 
 def is_event_in_time(name: str) -> bool:

@@ -18,6 +18,7 @@ from runner.data.proposal.columns.column_names import (
     USER,
     guess_kind,
     is_amount_sold,
+    is_choice,
     is_coordinate,
     is_grade,
     is_outcome,
@@ -65,6 +66,10 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
         return likely, "named like a label"
     if len(last := [f.name for f in complete if f.two_texts and is_outcome(f.name)]) == 1:
         return last, "named like a label"
+    choices = [f for f in complete if is_choice(f.name)]
+    choices = [f for f in choices if is_binary(f) or (is_text(f.type) and _may_be_classes(f))]
+    if len(choices) == 1:
+        return [choices[0].name], "named like a choice"
     sold = [f for f in complete if is_amount_sold(f.name) and f.low is not None]
     if likely := [f.name for f in sold if f.is_single and not is_binary(f)]:
         return likely, "called as an amount that was sold"
