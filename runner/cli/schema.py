@@ -18,7 +18,7 @@ from runner.config.hydra_text import hydra_mapping, shell_override
 from runner.config.proposed_length import FEW_ROWS, next_item_overrides, table_overrides
 from runner.data.columns.schema_file import expand_pattern
 from runner.data.proposal.columns.choose_roles import SeveralLabelsError
-from runner.data.proposal.columns.guess_label import find_stray_values, holds_grades, is_binary
+from runner.data.proposal.columns.guess_label import find_stray_values, holds_grades, suggest_label
 from runner.data.proposal.columns.interactions import MAX_LENGTH, TASKS, UnclearColumnError
 from runner.data.proposal.columns.schema_hints import Hints
 from runner.data.proposal.features.uses import NUMBERS
@@ -240,7 +240,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         return f"next: python -m runner {data} {words}{every}{more}"
     labels = proposal.with_role("labels")
     if not labels:
-        name = next((f.name for f, _ in proposal.columns if is_binary(f)), "NAME")
+        name = suggest_label([f for f, _ in proposal.columns]) or "NAME"
         next_command = (
             f"rm {shell_path(out)} && python -m runner {command} --label {shlex.quote(name)}"
         )

@@ -175,6 +175,23 @@ def test_a_table_without_a_label_gets_a_proposal(write, propose):
     assert "no column looks like the label (of two values: c5)" in shown
 
 
+def test_the_command_that_is_suggested_names_the_column_that_sounds_like_the_label(write, propose):
+    flags = {f"c{n}": np.where(binary(n), "Male", "Female") for n in (3, 4)}
+    _, shown = propose(write(user=binary(9), **flags, income_gt_50k=binary(5), last=binary(6)))
+    assert shown.endswith("--label income_gt_50k")
+    _, shown = propose(write(**flags, y98=binary(5), status=binary(6), is_open=binary(7)))
+    assert shown.endswith("--label status")
+    _, shown = propose(write(**flags, income=np.random.default_rng(1).gamma(2, 9, ROWS)))
+    assert shown.endswith("--label NAME") and "(of two values: c3, c4)" in shown
+
+
+def test_what_a_table_of_events_needs_is_told_once(write, propose):
+    flags = {"a": binary(), "b": binary(1)}
+    shown = propose(write(**flags))[1]
+    assert "--task next_item --time COLUMN" in shown and "needs no label" not in shown
+    assert "--user NAME --item NAME" in propose(write(item=binary(2), **flags))[1]
+
+
 @pytest.mark.parametrize("name", ["choice", "CHOSEN", "is_selected", "accepted", "decision"])
 def test_a_choice_is_the_label_unless_another_outcome_is(write, propose, name):
     for values in (binary(), binary() > 0, np.where(binary(), "choice1", "choice2")):

@@ -37,6 +37,7 @@ from runner.data.proposal.columns.guess_roles import (
     Role,
     guess_roles,
 )
+from runner.data.proposal.columns.interactions import find_event_parts
 from runner.data.proposal.columns.judging_sample import read_number_label, read_numbers
 from runner.data.proposal.columns.label_leaks import (
     LEAK_AUC,
@@ -100,9 +101,15 @@ def choose_labels(
         two_valued = [f for f in columns if f.num_distinct == 2 and not pt.is_nested(f.type)]
         binary = [f.name for f in columns if is_binary(f) or f in two_valued]
         listed = f" (of two values: {', '.join(binary)})" if binary else ""
+        user, item, time = (find_event_parts(columns, part) for part in ("user", "item", "time"))
+        has_two = user and (item or time)  # then a note has said what --task next_item needs
+        events = (
+            "; a table of events needs no label: --user NAME --item NAME propose to predict each "
+            "user's next item"
+        )
+        events = "" if has_two else events
         return {}, [
-            f"no column looks like the label{listed}: name it with --label NAME; a table of events "
-            "needs no label: --user NAME --item NAME propose to predict each user's next item"
+            f"no column looks like the label{listed}: name it with --label NAME{events}"
             f"{_hint_on_lists(columns)}"
         ]
     roles = {}

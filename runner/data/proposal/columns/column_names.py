@@ -178,6 +178,11 @@ def is_outcome(name: str) -> bool:
     return _has_words(name, _OUTCOMES)
 
 
+def has_outcome_word(name: str) -> bool:
+    """Tell whether any word of a name is one of labels, as in `income_gt_50k`."""
+    return bool(_OUTCOMES & set(split_words(name)))
+
+
 def is_choice(name: str) -> bool:
     """Tell whether a name, as in `is_outcome`, is that of a choice among offers."""
     return _has_words(name, _CHOICES)

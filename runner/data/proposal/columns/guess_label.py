@@ -17,9 +17,11 @@ from runner.data.proposal.columns.column_names import (
     QUERY,
     USER,
     guess_kind,
+    has_outcome_word,
     is_amount_sold,
     is_choice,
     is_coordinate,
+    is_event_in_time,
     is_grade,
     is_outcome,
     is_rating,
@@ -85,6 +87,21 @@ def find_label_candidates(columns: Sequence[ColumnStatistics]) -> tuple[list[str
     measured = [f for f in measured if is_rating(f.name) or guess_kind(f.name) != "quantity"]
     likely = [f.name for f in measured if is_outcome(f.name) or (has_users and is_rating(f.name))]
     return likely[:1], "named like a label"
+
+
+def suggest_label(columns: Sequence[ColumnStatistics]) -> str:
+    """Return the column whose name says most that it is the label, or the only one of two values.
+
+    Empty where there is neither. Among several of two values neither the first nor the last is
+    mostly the label.
+    """
+    names = [f.name for f in columns]
+    free = [f for f in columns if not (is_year(f.name, names) or is_coordinate(f.name, names))]
+    binary = [f for f in free if is_binary(f)]
+    named = [f for f in binary if is_outcome(f.name) or is_event_in_time(f.name)]
+    named += [f for f in free if is_choice(f.name) and (f in binary or f.low is not None)]
+    named += [f for f in binary if has_outcome_word(f.name)]
+    return named[0].name if named else binary[0].name if len(binary) == 1 else ""
 
 
 def holds_ratings(f: ColumnStatistics) -> bool:
