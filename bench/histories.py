@@ -53,7 +53,7 @@ def build_histories(events: pa.Table, settings: Interactions) -> int:
     rows = make_rows(Events(users[order_E], times, split_E, ones_E, ones_E), 0, settings)
     ids, total = {"history": pa.array(items[order_E].astype(np.int32))}, 0
     for first in range(0, len(rows.row_R), 4 * BLOCK_ROWS):
-        block = rows.slice(first, first + 4 * BLOCK_ROWS)
+        block = rows.take(slice(first, first + 4 * BLOCK_ROWS))
         total += len(history_columns(block, times, ids, None)["history"].values)
     return total
 

@@ -21,7 +21,6 @@ from .hstu import HSTU as HSTU
 from .layers.embedding import TableLookup as TableLookup
 from .layers.recommender import EmbeddingModel as EmbeddingModel
 from .layers.recommender import Recommender as Recommender
-from .layers.retrieval import RetrievalModel as RetrievalModel
 from .layers.sequences import SequenceLookup as SequenceLookup
 from .losses import BCE as BCE
 from .losses import BPR as BPR
@@ -42,6 +41,7 @@ from .mlp import MLP as MLP
 from .mmoe import MMoE as MMoE
 from .ple import PLE as PLE
 from .ple import Extraction as Extraction
+from .retrieval.retrieval_model import RetrievalModel as RetrievalModel
 from .sasrec import SASRec as SASRec
 from .two_tower import TwoTower as TwoTower
 from .wide_and_deep import WideAndDeep as WideAndDeep

@@ -85,7 +85,9 @@ def test_the_size_of_evaluation_batches_changes_no_number(runner, plain, tmp_pat
 
 
 def test_an_evaluation_draws_no_initial_weights_since_the_checkpoint_has_them(plain, monkeypatch):
-    monkeypatch.setattr(initialization, "_generator", lambda *_: pytest.fail("weights are drawn"))
+    monkeypatch.setattr(
+        initialization, "hashed_generator", lambda *_: pytest.fail("weights are drawn")
+    )
     config = compose_job(["loop=eval", f"run={plain}"]).config
     job = build_job(config, None, view=View(), allowed=allowed_packages(()))
     assert job.source_checkpoint is not None

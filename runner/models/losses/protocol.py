@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -21,7 +20,12 @@ from runner.errors import nearest_hint
 
 TWEEDIE_POWER = 1.5  # between counts and amounts
 
-binary_losses = partial(functional.binary_cross_entropy_with_logits, reduction="none")
+
+def binary_losses(logits: Tensor, labels: Tensor, pos_weight: Tensor | None = None) -> Tensor:
+    """Return the cross-entropy of each label, in the shape of the logits."""
+    return functional.binary_cross_entropy_with_logits(
+        logits, labels, reduction="none", pos_weight=pos_weight
+    )
 
 
 class Loss(Protocol):
