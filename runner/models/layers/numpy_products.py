@@ -25,7 +25,7 @@ def has_avx512_openblas() -> bool:
 
 @cache
 def multiplies_on_one_thread() -> bool:
-    """Return whether NumPy's OpenBLAS has no threads of its own, see `prepare_device`."""
+    """Return whether NumPy's OpenBLAS has no threads of its own, see `choose_threads`."""
     return all(library.get("num_threads") == 1 for library in _openblas_of_numpy())
 
 

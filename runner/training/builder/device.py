@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits
 
 from runner.config.settings import TrainerSettings
 from runner.distributed.process_group import join_process_group
@@ -44,7 +43,6 @@ def prepare_device(trainer: TrainerSettings) -> torch.device:
     keep_freed_memory()
     end_imports()
     torch.set_num_threads(trainer.num_threads or per_rank)
-    threadpool_limits(1, user_api="blas")  # NumPy's products are within threads of the rows
     torch.set_float32_matmul_precision("high" if trainer.tf32 else "highest")
     set_deterministic(trainer.deterministic)
     if kind == "cuda":

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -46,6 +47,8 @@ def choose_threads(
         dataset: reads ahead where operations leave a core to it, in a process if they are a GPU's.
     """
     is_cpu = context.device.type == "cpu"
+    if is_cpu:
+        threadpool_limits(1, user_api="blas")  # NumPy's products are within threads of the rows
     if is_cpu and (threads := thread_rows(context, config, products, num_rows)) is not None:
         context.row_threads = threads
         for tables in context.model.modules():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from threadpoolctl import threadpool_info
 
 from runner.config.settings import TrainerSettings
 from runner.errors import ConfigError
@@ -52,9 +51,3 @@ def test_a_missing_gpu_is_an_error(monkeypatch):
         prepare_device(TrainerSettings(device="cuda"))
     with pytest.raises(ConfigError, match=r"fp16 needs CUDA; on CPU use trainer.amp_dtype=bf16"):
         prepare_device(TrainerSettings(device="cpu", amp=True, amp_dtype="fp16"))
-
-
-def test_products_of_numpy_have_one_thread():
-    prepare_device(TrainerSettings(device="cpu"))
-    numpys = [library for library in threadpool_info() if "numpy" in library["filepath"]]
-    assert all(library["num_threads"] == 1 for library in numpys)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch.utils.flop_counter import FlopCounterMode
 
 from runner.config.compose import compose_job
@@ -121,3 +122,11 @@ def test_for_a_gpu_a_process_reads_with_some_of_the_cores_of_its_rank(
     for dataset in (there, older, SimpleNamespace()):
         choose_threads(context, {"trainer": {"num_threads": share}}, 1, 1, dataset)
     assert asked == [threads, "thread"]
+
+
+def test_products_of_numpy_have_one_thread_in_a_training(two_threads):
+    words = ["dataset=synthetic", "dataset.rows={train: 8, validation: 8, test: 8}", "run=null"]
+    with threadpool_limits(2, user_api="blas"):
+        build_job(compose_job(words).config, None, view=View(), allowed=allowed_packages(()))
+        numpys = [library for library in threadpool_info() if "numpy" in library["filepath"]]
+        assert all(library["num_threads"] == 1 for library in numpys)
