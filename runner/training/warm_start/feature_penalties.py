@@ -28,7 +28,7 @@ from runner.training.health.logistic_regression import (
 )
 from runner.training.health.sample import Floats, Ints, Sample
 
-FEWEST_FEATURES = 20  # with fewer, one penalty for all does about as well
+FEWEST_FEATURES = 3  # with fewer, the one penalty for all does as well
 STRENGTHS = (1.0, 3.0)  # factors of all penalties; each fit starts from the one before
 ROUNDS = 5  # in which penalties and weights converge
 LIST_FACTORS = (10.0, 100.0)  # factors of the penalty of ids of lists

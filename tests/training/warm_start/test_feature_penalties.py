@@ -137,3 +137,22 @@ def test_the_penalties_that_were_chosen_are_those_of_the_fits(kind):
     theirs_C, theirs_b = found.fits[0]
     assert np.allclose(x_NC @ weights_C + b, x_NC @ theirs_C + theirs_b, atol=0.05)
     assert np.corrcoef(x_NC @ weights_C, x_NC @ theirs_C)[0, 1] > 0.999
+
+
+def test_of_few_features_too_an_id_that_tells_nothing_does_not_weaken_the_others():
+    def draw(seed: int) -> Sample:
+        rng, effects = np.random.default_rng(seed), np.random.default_rng(0).normal(size=60)
+        ids = {"school": rng.integers(0, 60, ROWS), "student": rng.integers(0, 400, ROWS)}
+        x = rng.normal(size=(ROWS, 1))
+        y = x[:, 0] + effects[ids["school"]] + rng.normal(size=ROWS)
+        rows = {name: Ids(np.arange(ROWS), ids_N, np.ones(ROWS)) for name, ids_N in ids.items()}
+        return Sample(rows, x, y[:, None], np.ones(ROWS), ROWS)
+
+    train, judged, test = map(draw, (1, 2, 3))
+    columns = Columns(train)
+    fits = fit_numbers(columns, train, judged, [0]).fits
+    found = refit_by_feature(columns, train, judged, [0], fits, is_binary=False)
+    assert found is not None
+    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
+    plain, refit = (np.mean((x_NC @ w_C + b - y_N) ** 2) for w_C, b in (*fits, *found.fits))
+    assert refit < plain - 0.05
