@@ -70,7 +70,8 @@ class Experts(nn.Module):
         hidden_BX = first(self.first(x_B), weights_B)
         hidden = torch.unflatten(hidden_BX, 1, (self.num_experts, -1)).transpose(0, 1)
         for weight, bias, after in zip(self.weights, self.biases, others):
-            hidden = bias + multiply_pairs(hidden, weight)
+            product = multiply_pairs(hidden, weight)
+            hidden = product + bias.to(product.dtype)
             if self.is_flat:
                 flat_BX = after(hidden.transpose(0, 1).flatten(1), weights_B)
                 hidden = torch.unflatten(flat_BX, 1, (self.num_experts, -1)).transpose(0, 1)
