@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from runner.config.compose import compose
 from runner.distributed.launcher import ProcessResult
 from runner.errors import DataError, UserError
+from runner.launch import with_kept_transforms
 from runner.rundir.find_run import find_run
-from runner.rundir.json_files import read_json
+from runner.rundir.json_files import read_json, write_json
 from runner.rundir.run import write_result
 from runner.rundir.run_files import read_meta, read_result
 from tests.conftest import forget_config_record
@@ -524,3 +526,21 @@ def test_result_json_is_strict_json(command):
     command.jobs.do = lambda job: FakeResult(metrics={"test/auc": float("nan")})
     command("hydra.run.dir=run")
     assert read_json(Path("run/result.json"))["metrics"] == {"test/auc": "NaN"}
+
+
+def test_transforms_of_a_folder_that_is_there_are_read_also_by_a_variable(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOURCE", str(tmp_path))
+    schema = tmp_path / "schema.yaml"
+    schema.write_text("labels: [click]\nnumeric: [price]\n")
+    composed = compose(
+        ["dataset=parquet", f"dataset.schema={schema}", "dataset.learnt=${oc.env:SOURCE}/data"]
+    )
+    run = tmp_path / "run"
+    for folder in (run / "data", tmp_path / "data"):
+        folder.mkdir(parents=True)
+        (folder / "learnt.json").write_text("{}")
+    write_json(run / "config.yaml", composed.saved_config)  # JSON is YAML
+    continued = replace(composed, source_run=run)
+    assert with_kept_transforms(continued) is continued
+    shutil.rmtree(tmp_path / "data")
+    assert with_kept_transforms(continued).config["dataset"]["learnt"] == str(run / "data")

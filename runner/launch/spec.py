@@ -107,7 +107,8 @@ def with_kept_transforms(composed: ComposedConfig) -> ComposedConfig:
 
     run = composed.config.get("run") or composed.source_run
     learnt = composed.saved_config["dataset"].get("learnt")
-    if run is None or learnt is None or Path(learnt, FITTED_FILE).exists():
+    folder = composed.config["dataset"].get("learnt")  # the same without `${oc.env:...}`
+    if run is None or folder is None or Path(folder, FITTED_FILE).exists():
         return composed
     own, before = Path(run).absolute() / "data", read_config(Path(run))["dataset"].get("learnt")
     if learnt != before or not (own / FITTED_FILE).exists():

@@ -47,14 +47,20 @@ def test_few_features_that_tell_are_found_among_many_that_do_not():
     assert {*np.argsort(-squares_G)[:4]} == telling
 
 
-def test_of_numbers_too():
-    train, judged, test = (make_sample(seed, numbers=True) for seed in (1, 2, 3))
+def errors_on_test(train: Sample, judged: Sample, test: Sample) -> tuple[float, float]:
+    """Return the mean squared errors of one penalty for all features, and of one for each."""
     columns = Columns(train)
     fits = fit_numbers(columns, train, judged, [0]).fits
     found = refit_by_feature(columns, train, judged, [0], fits, is_binary=False)
     assert found is not None
     x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
-    plain, refit = (np.mean((x_NC @ w_C + b - y_N) ** 2) for w_C, b in (*fits, *found.fits))
+    plain, refit = (float(np.mean((x_NC @ w_C + b - y_N) ** 2)) for w_C, b in (*fits, *found.fits))
+    return plain, refit
+
+
+def test_of_numbers_too():
+    train, judged, test = (make_sample(seed, numbers=True) for seed in (1, 2, 3))
+    plain, refit = errors_on_test(train, judged, test)
     assert refit < plain - 0.05 and refit == pytest.approx(1.0, abs=0.1)  # the noise has 1
 
 
@@ -149,10 +155,5 @@ def test_of_few_features_too_an_id_that_tells_nothing_does_not_weaken_the_others
         return Sample(rows, x, y[:, None], np.ones(ROWS), ROWS)
 
     train, judged, test = map(draw, (1, 2, 3))
-    columns = Columns(train)
-    fits = fit_numbers(columns, train, judged, [0]).fits
-    found = refit_by_feature(columns, train, judged, [0], fits, is_binary=False)
-    assert found is not None
-    x_NC, y_N = columns.matrix(test), test.labels_NT[:, 0]
-    plain, refit = (np.mean((x_NC @ w_C + b - y_N) ** 2) for w_C, b in (*fits, *found.fits))
+    plain, refit = errors_on_test(train, judged, test)
     assert refit < plain - 0.05
