@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from runner.models.layers.dropout import draw_kept, kept_scale
+from runner.models.layers.linear import has_faster_onednn
 from runner.models.layers.small_products import LARGEST, multiply
 
 _BLOCK = 64  # most places of a block; fewer skip more of the later places, in slower products
@@ -128,9 +129,10 @@ def attends_in_blocks(module: nn.Module, query: Tensor, *, is_fused: bool = Fals
     Args:
         query: [B, H, L, A].
         is_fused: whether PyTorch has an operation for it that keeps no weights. It takes a third
-            less time for masks of 200 places, and for thousands less memory.
+            less time for masks of 200 places, and for thousands less memory. Up to 64 places
+            `attend` is faster by NumPy's products (see `multiply_pairs`), and not by PyTorch's.
     """
-    is_slower = is_fused and query.shape[2] > _BLOCK
+    is_slower = is_fused and (query.shape[2] > _BLOCK or not has_faster_onednn())
     on_cpu = query.is_cpu and not torch.compiler.is_compiling()
     return module.training and on_cpu and not is_slower
 

@@ -9,12 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from runner.models.layers.attention import (
-    SiluWeights,
-    SoftmaxWeights,
-    attend,
-    attends_in_blocks,
-)
+from runner.models.layers import attention
+from runner.models.layers.attention import SiluWeights, SoftmaxWeights, attend, attends_in_blocks
 from runner.models.layers.row_draws import RowDraws, row_draws
 from runner.models.layers.transformer import CausalBlock, PostNormBlock
 
@@ -158,6 +154,14 @@ def test_long_sequences_have_no_block_for_each_few_places(length, width):
     assert weighting.count <= length / 16
 
 
+def test_short_sequences_have_blocks_where_products_are_numpys(monkeypatch):
+    causal, query = CausalBlock(16, 2, 0.0).train(), torch.randn(2, 1, 64, 16)
+    for is_faster in (False, True):
+        monkeypatch.setattr(attention, "has_faster_onednn", lambda value=is_faster: value)
+        assert attends_in_blocks(causal, query, is_fused=True) == is_faster
+        assert attends_in_blocks(causal, query)
+
+
 def test_long_sequences_keep_no_weights_where_pytorch_has_one_operation():
     x, is_seen = torch.randn(2, 65, 16), torch.arange(65) < torch.tensor([[65], [3]])
     masked, causal = PostNormBlock(16, 2, 0.0, 16, nn.ReLU()), CausalBlock(16, 2, 0.0)
@@ -165,5 +169,4 @@ def test_long_sequences_keep_no_weights_where_pytorch_has_one_operation():
         assert torch.equal(block.train()(*given), block.eval()(*given))
     causal.train()
     assert not attends_in_blocks(causal, x[:, None], is_fused=True)
-    assert attends_in_blocks(causal, x[:, None, :64], is_fused=True)
     assert attends_in_blocks(causal, x[:, None])
