@@ -38,7 +38,7 @@ from runner.data.core.columns import (
 from runner.data.core.fitted import FittedTransforms
 from runner.data.core.transforms import as_float32, hash_ids, transform_numeric
 from runner.data.files.bad_rows import RowValidator
-from runner.data.files.read_files import RowChunk, is_text, single_array
+from runner.data.files.read_files import RowChunk, as_texts, is_text, single_array
 from runner.data.growing.settings import NO_ID
 
 _SOURCE_OF_NUMBERS = attrgetter(
@@ -121,7 +121,7 @@ def _read_texts(
     values = single_array(table, label.column)
     if pt.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
-    texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
+    texts = pc.utf8_trim_whitespace(as_texts(values))
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
@@ -230,7 +230,7 @@ def read_numbers(
     column = single_array(table, name)
     if amounts and is_text(column.type):
         assert validator is not None
-        column = parse_numbers(column.cast(pa.string()), name, validator, None, amounts)
+        column = parse_numbers(as_texts(column), name, validator, None, amounts)
     missing = find_missing(column)
     if is_seconds(column.type):
         column = as_seconds(column)

@@ -29,7 +29,7 @@ from runner.data.columns.times import (
 from runner.data.columns.vectors import parse_numbers, split_vectors
 from runner.data.core.transforms import splitmix64
 from runner.data.files.bad_rows import RowValidator
-from runner.data.files.read_files import is_text, single_array
+from runner.data.files.read_files import as_texts, is_text, single_array
 from runner.data.files.text_values import (
     MISSING_NUMBERS,
     NUMBER_PATTERN,
@@ -171,8 +171,7 @@ def _read_values(
     """Read the values of an id column; those to be bucketised are float64, viewed as int64."""
     if spec.encode == "bucketise":
         if is_text(flat.type):
-            flat = flat.cast(pa.string())
-            flat = parse_numbers(flat, spec.column, validator, row_of_value, spec.amounts)
+            flat = parse_numbers(as_texts(flat), spec.column, validator, row_of_value, spec.amounts)
         flat = as_seconds(flat) if is_seconds(flat.type) else flat
         numbers = flat.cast(pa.float64(), safe=False).fill_null(np.nan)
         values = numbers.to_numpy(zero_copy_only=False)
@@ -202,7 +201,7 @@ def read_time_column(times: pa.Array, name: str, form: str, validator: RowValida
     """
     missing = find_missing(times)
     if is_text(times.type):  # an empty text is missing, as it always is in CSV
-        empty = pc.equal(times.cast(pa.string()), "").fill_null(False)
+        empty = pc.equal(as_texts(times), "").fill_null(False)
         missing |= empty.to_numpy(zero_copy_only=False)
     seconds = parse_times(times, form)
     if not is_temporal(times.type):
@@ -257,7 +256,7 @@ def _parse_integers(
     Args:
         booleans: whether true and false, or t and f, in any case, are 1 and 0.
     """
-    texts = pc.replace_substring_regex(texts.cast(pa.string()), r"(\d)\.0*\s*$", r"\1")
+    texts = pc.replace_substring_regex(as_texts(texts), r"(\d)\.0*\s*$", r"\1")
     no_text = pa.scalar(None, pa.string())
     texts = pc.if_else(pc.is_in(texts, pa.array(MISSING_NUMBERS)), no_text, texts)
     fits, fits_unsigned = match_integers(texts), match_unsigned(texts)
@@ -284,7 +283,7 @@ def as_lists(spec: IdSpec, name: str, column: pa.Array, validator: RowValidator)
     if spec.separator and spec.encode == "bucketise":
         return split_vectors(column, spec.separator)
     if spec.separator:
-        return split_texts(column.cast(pa.string()), spec.separator)
+        return split_texts(as_texts(column), spec.separator)
     if is_text(column.type):
         lists, wrong_R = parse_json_lists(column)
         rule = 'not a JSON list such as ["a", "b"] or [1, 2]'
@@ -315,7 +314,7 @@ def _read_parallel_list(
         values = _read_order(flat, name, validator, row_of_value)
     else:
         if is_text(flat.type):
-            flat = parse_numbers(flat.cast(pa.string()), name, validator, row_of_value)
+            flat = parse_numbers(as_texts(flat), name, validator, row_of_value)
         numbers = flat.cast(pa.float64(), safe=False).fill_null(np.nan)
         values = numbers.to_numpy(zero_copy_only=False)
     wrong_R = lengths_R != found_lengths_R
@@ -337,7 +336,7 @@ def _read_order(
     """Read numbers, and times as seconds since 1970: [V] float64, NaN where one is missing."""
     if not is_text(flat.type):
         return parse_times(flat)
-    texts, missing = flat.cast(pa.string()), pa.scalar(None, pa.string())
+    texts, missing = as_texts(flat), pa.scalar(None, pa.string())
     is_number = pc.match_substring_regex(texts, NUMBER_PATTERN)
     times = parse_times(pc.if_else(is_number, missing, texts))
     numbers = parse_times(strip_number(pc.if_else(is_number, texts, missing)).cast(pa.float64()))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from runner.data.files.read_files import is_text
+from runner.data.files.read_files import as_texts, is_text
 
 # form -> digits of the year in whole numbers such as 20141021, and of the clock time that follows
 DATE_FORMS = {
@@ -56,7 +56,7 @@ def is_seconds(type_: pa.DataType) -> bool:
 
 
 def as_seconds(values: pa.Array) -> pa.Array:
-    """Return durations, or times since midnight, as float64."""
+    """Return durations, or times since midnight or 1970, as float64."""
     units = values.cast(pa.int32() if pt.is_time32(values.type) else pa.int64())
     per_second = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}[values.type.unit]
     return pc.divide(units.cast(pa.float64(), safe=False), per_second)
@@ -74,23 +74,22 @@ def parse_times(column: pa.Array, form: str = "seconds") -> np.ndarray:
     """
     if pt.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if is_seconds(column.type):
+    if pt.is_date(column.type):
+        column = column.cast(pa.timestamp("ms" if pt.is_date64(column.type) else "s"))
+    elif pt.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pa.timestamp("us"), safe=False)  # cut off
+    if is_seconds(column.type) or is_temporal(column.type):
         column, form = as_seconds(column), "seconds"
     if is_text(column.type):
         if form in TEXT_DATES:
-            return _parse_text_dates(column.cast(pa.string()), form)
-        texts = column.cast(pa.string())
+            return _parse_text_dates(as_texts(column), form)
+        texts = as_texts(column)
         column = _parse_numbers(texts)
         if column.null_count > texts.null_count:
             times_R = parse_times(_parse_texts(texts))
             return np.where(np.isnan(times_R), parse_times(column, form), times_R)
-    elif form in TEXT_DATES and not is_temporal(column.type):
+    elif form in TEXT_DATES:
         return np.full(len(column), np.nan)
-    if is_temporal(column.type):
-        is_nano = pt.is_timestamp(column.type) and column.type.unit == "ns"  # cut to microseconds
-        micros = column.cast(pa.timestamp("us"), safe=not is_nano).cast(pa.int64())
-        micros = micros.cast(pa.float64(), safe=False)
-        return np.asarray(micros.fill_null(np.nan).to_numpy(zero_copy_only=False)) / 1e6
     numbers = column.cast(pa.float64(), safe=False).fill_null(np.nan)
     numbers_R = np.asarray(numbers.to_numpy(zero_copy_only=False))
     if form in DATE_FORMS:
@@ -313,7 +312,7 @@ def guess_time_form(values: pa.Array, *, share: float = 1.0) -> str:
         values are times in each.
     """
     if is_text(values.type):
-        texts = values.cast(pa.string())
+        texts = as_texts(values)
         if not len(texts):
             return ""
         if pc.all(pc.match_substring_regex(texts, r"^\d{8,16}$")).as_py():

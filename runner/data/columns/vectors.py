@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from runner.data.columns.amounts import Amounts, parse_amounts
 from runner.data.columns.column_specs import NumericSpec
 from runner.data.files.bad_rows import RowValidator
-from runner.data.files.read_files import is_text, single_array
+from runner.data.files.read_files import as_texts, is_text, single_array
 from runner.data.files.text_values import NUMBER_PATTERN, split_texts, strip_number
 
 
@@ -37,7 +37,7 @@ def split_vectors(column: pa.Array, separator: str) -> pa.Array:
     """
     if not is_text(column.type):
         return column
-    texts = column.cast(pa.string())
+    texts = as_texts(column)
     if separator != " ":
         return split_texts(texts, separator or "json")
     # as NumPy prints them: in brackets, on several lines, with any number of spaces in between

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 import numpy as np
@@ -253,6 +254,17 @@ def _cast(values: pa.ChunkedArray, plain: pa.DataType) -> pa.ChunkedArray:
 def is_numeric(type_: pa.DataType) -> bool:
     """Return whether values are integers, floats or decimals."""
     return bool(pt.is_integer(type_) or pt.is_floating(type_) or pt.is_decimal(type_))
+
+
+def as_texts(values: pa.Array) -> pa.Array:
+    r"""Return values as texts; bytes that are not UTF-8 become escapes such as `\xff`."""
+    if pt.is_dictionary(values.type):
+        return as_texts(values.dictionary).take(values.indices)
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        decode = partial(bytes.decode, errors="backslashreplace")
+        return pa.array([v if v is None else decode(v) for v in values.to_pylist()], pa.string())
 
 
 def is_text(type_: pa.DataType) -> bool:

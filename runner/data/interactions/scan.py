@@ -19,7 +19,7 @@ from runner.data.columns.split_setting import with_spellings
 from runner.data.columns.times import parse_times
 from runner.data.columns.vocabulary import ValueCounter
 from runner.data.files.bad_rows import SKIP_HINT, BadRows, RowValidator
-from runner.data.files.read_files import RowChunk, single_array
+from runner.data.files.read_files import RowChunk, as_texts, single_array
 from runner.data.interactions.declaration import Interactions
 from runner.data.interactions.partitions import PartitionWriter, read_arrays
 from runner.data.interactions.protocols import assign_protocol, find_core
@@ -74,7 +74,7 @@ def read_events(
         validator.reject(settings.rating, missing_R, lambda _: "is missing")
         positive_R = ratings_R >= float(settings.positive or 0)
     if settings.event is not None:
-        types = single_array(table, settings.event).cast(pa.string())
+        types = as_texts(single_array(table, settings.event))
         wanted_R = find_places(types, with_spellings(settings.predict)).is_valid()
         target_R = wanted_R.to_numpy(zero_copy_only=False)
     return RawEvents(keys[0], keys[1], times_R, positive_R, target_R)

@@ -18,7 +18,7 @@ from runner.data.columns.times import (
     parse_times,
 )
 from runner.data.core.transforms import splitmix64
-from runner.data.files.read_files import RowChunk, is_numeric, is_text, single_array
+from runner.data.files.read_files import RowChunk, as_texts, is_numeric, is_text, single_array
 from runner.data.prepare.recipe import SPLITS
 from runner.errors import DataError
 
@@ -31,7 +31,7 @@ def check_split_type(
     path: str,
     read_chunks: Callable[[list[str]], Iterator[RowChunk]],
 ) -> None:
-    """Check that the column of a split by time has times.
+    """Check that the column of a split by time has times, and that of another split single values.
 
     Args:
         read_chunks: reads columns of a file, to see whether texts are times.
@@ -39,9 +39,15 @@ def check_split_type(
     Raises:
         DataError: naming the file, the column and its type.
     """
-    if split.kind != "time" or split.column not in file_schema.names:
+    if not split.column or split.column not in file_schema.names:
         return
     type_ = file_schema.field(split.column).type
+    if split.kind != "time":
+        if pa.types.is_nested(type_):
+            raise DataError(
+                f"{path}: column {split.column!r} has type {type_}, expected a number or a text"
+            )
+        return
     if is_text(type_):
         chunk = next(read_chunks([str(split.column)]), None)
         rows = chunk.table if chunk else None
@@ -171,7 +177,7 @@ class SplitAssigner:
             return self._assign_by_share(self._rng.random(num_rows))
         if split.kind in ("whole", *EVENT_SPLITS) or chunk.table is None:
             return {"train": np.ones(num_rows, bool)}
-        texts = single_array(chunk.table, str(split.column)).cast(pa.string())
+        texts = as_texts(single_array(chunk.table, str(split.column)))
         if split.kind == "group":
             hash_R = hash_texts(texts.fill_null("")).view(np.uint64)
             return self._assign_by_share(splitmix64(hash_R, self._seed) / 2.0**64)

@@ -18,7 +18,7 @@ from runner.data.columns.hash_text import hash_texts
 from runner.data.columns.times import TIME_PARTS
 from runner.data.columns.vocabulary import FIRST_VALUE_ID, MISSING_ID, UNKNOWN_ID
 from runner.data.core.fitted import FittedTransforms
-from runner.data.files.read_files import is_text, single_array, unpacked_type
+from runner.data.files.read_files import as_texts, is_text, single_array, unpacked_type
 from runner.data.tabular.parts import iterate_split_chunks
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import UserError
@@ -122,8 +122,9 @@ def iterate_texts(
     """
     for chunk, _ in iterate_split_chunks(table, [column], fitted.times):
         if chunk.table is not None and column in chunk.table.column_names:
-            texts = single_array(chunk.table, column).drop_null().unique().cast(pa.string())
-            yield hash_texts(texts), texts
+            values = single_array(chunk.table, column).drop_null().unique()
+            texts = as_texts(values)
+            yield hash_texts(values if is_text(values.type) else texts), texts
 
 
 def name_buckets(boundaries: Sequence[float], values: Sequence[int]) -> dict[int, str]:

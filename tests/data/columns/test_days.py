@@ -177,3 +177,18 @@ def test_without_a_time_of_the_row_days_are_counted_since_1970(tmp_path, frame):
     assert data.schema.dense == ("born_days",)
     dense = next(data.batches("train", batch_size=ROWS)).dense_BD
     assert abs(dense.mean().item()) < 1e-4
+
+
+def test_the_last_days_that_arrow_has_are_days(tmp_path, monkeypatch):
+    """DuckDB writes the date `infinity` as the last one, beyond the times in microseconds."""
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    days = pa.array([0, 1, 2**31 - 1, None], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"click": [0, 1, 0, 1], "until": days}), tmp_path / "x.parquet")
+    until = {"encode": "days", "default": -1}
+    data = open_dataset(
+        path=str(tmp_path / "x.parquet"),
+        schema={"labels": {"click": {}}, "numeric": {"until": until}},
+        mix=False,
+    )
+    [batch] = data.batches("train", batch_size=4)
+    assert batch.dense_BD[:, 0].tolist() == [0, 1, 2.0**31, -1]

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data.columns.hash_text import hash_texts
+from runner.data.files.read_files import as_texts
 
 
 def test_equal_texts_and_only_those_get_equal_numbers():
@@ -33,3 +34,13 @@ def test_plain_large_binary_sliced_and_dictionary_texts_agree():
 def test_numbers_do_not_change_between_versions():
     """They are in the vocabularies that runs have saved."""
     assert hash_texts(pa.array(["recommender"])).tolist() == [3405357616044684891]
+
+
+def test_bytes_that_are_no_utf8_become_escapes_and_others_the_same_texts():
+    values = [b"a", None, b"", b"Z\xfcrich", "Zürich".encode()]
+    want = ["a", None, "", r"Z\xfcrich", "Zürich"]
+    for type_ in (pa.binary(), pa.large_binary()):
+        plain = pa.array(values, type_)
+        for column in (plain, plain.dictionary_encode()):
+            assert as_texts(column).to_pylist() == want
+    assert as_texts(pa.array([1, None])).to_pylist() == ["1", None]

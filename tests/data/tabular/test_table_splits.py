@@ -160,6 +160,30 @@ def test_rows_that_cannot_be_split_by_their_time_are_bad_rows(tmp_path, times, s
     assert torch.cat(later).min() > 0
 
 
+def test_bytes_that_are_no_utf8_split_rows_like_any_text(tmp_path):
+    rows = pa.table({"y": [0, 1] * 4, "id": range(8), "city": [b"Bern", b"Z\xfcrich"] * 4})
+    schema = {"labels": {"y": {}}, "numeric": {"id": {}}}
+
+    def opened(**split):
+        settings = {"schema": schema, "split": split, "mix": False}
+        return open_dataset(path=write_parquet(tmp_path / "x", rows, 1), **settings)
+
+    data = opened(column="city", train=["Bern"], test=["Z\\xfcrich"])
+    for split, own in (("train", [0, 2, 4, 6]), ("test", [1, 3, 5, 7])):
+        [batch] = data.batches(split, batch_size=8)
+        assert batch.dense_BD[:, 0].tolist() == own
+    data = opened(group="city", train=0.5, test=0.5)
+    assert sorted(data.num_rows.values()) == [4, 4]
+
+
+@pytest.mark.parametrize("split", [{"group": "t", "train": 0.5, "test": 0.5}, {"column": "t"}])
+def test_a_split_by_a_column_of_lists_is_refused_with_its_type(tmp_path, split):
+    path = write_parquet(tmp_path / "x", pa.table({"y": [0, 1], "t": [[1], [2]]}), 1)
+    split = split if "group" in split else {**split, "train": [1], "test": [2]}
+    with pytest.raises(DataError, match="column 't' has type list<element: int64>, expected a num"):
+        open_dataset(path=path, schema={"labels": {"y": {}}}, split=split)
+
+
 def test_separate_paths_globs_and_urls(tmp_path, path):
     import fsspec
 
