@@ -57,13 +57,15 @@ class ValueNames:
         if spec.encode == "bucketise":
             return name_buckets(self._fitted.boundaries[spec.name], values)
         if spec.encode in TIME_PARTS:
-            return {TIME_PARTS[spec.encode]: MISSING}
+            return {v: MISSING for v in values if v >= TIME_PARTS[spec.encode]}
         return {}
 
     def _name_vocabulary(self, spec: IdSpec, values: Sequence[int]) -> dict[int, str]:
         special = {UNKNOWN_ID: UNKNOWN, MISSING_ID: MISSING}
         vocabulary = self._fitted.vocabularies[spec.table_name]
-        raw = {v: int(vocabulary[v - FIRST_VALUE_ID]) for v in values if v not in special}
+        stop = FIRST_VALUE_ID + len(vocabulary)
+        raw = {v: int(vocabulary[v - FIRST_VALUE_ID]) for v in values if FIRST_VALUE_ID <= v < stop}
+        special |= dict.fromkeys((v for v in values if v >= stop), MISSING)  # the default
         return special | self._name_raw(spec.column, raw, spec.input)
 
     def _name_raw(
@@ -132,12 +134,11 @@ def name_buckets(boundaries: Sequence[float], values: Sequence[int]) -> dict[int
 
     Args:
         boundaries: between the buckets, ascending.
-        values: numbers of buckets; the one after the last is that of missing values.
+        values: numbers of buckets; those after the last are of missing values.
     """
     ends = ["", *(repr(float(b)).removesuffix(".0") for b in boundaries), ""]
     names = {bucket: f"{low}..{high}" for bucket, (low, high) in enumerate(pairwise(ends))}
-    names[len(names)] = MISSING
-    return {value: names[value] for value in values}
+    return {value: names.get(value, MISSING) for value in values}
 
 
 def _quote(text: str) -> str:

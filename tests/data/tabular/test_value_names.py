@@ -102,6 +102,26 @@ def test_names_stand_in_the_order_of_texts_and_of_numbers(tmp_path, monkeypatch)
     assert [*numbers.values()][2:] == ["-10", "0", "10", "20"]
 
 
+def test_a_default_behind_all_values_is_named_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    columns = {"click": [0, 1, 0], "city": ["red", None, "blue"], "age": [1.0, None, 3.0]}
+    pq.write_table(pa.table({**columns, "at": [0, None, 3600]}), tmp_path / "x.parquet")
+    categorical = {
+        "city": {"encode": "vocabulary", "default": 7},
+        "age": {"encode": "bucketise", "boundaries": [2], "default": 5},
+        "at": {"encode": "hour", "default": 30},
+    }
+    schema = {"labels": ["click"], "categorical": categorical}
+    recipe = TableRecipe("parquet", str(tmp_path / "x.parquet"), schema, mix=False)
+    data = open_table(recipe, window_rows=1000, prefetch=0)
+    assert data.name_values("city", [2, 3, 7]) == {
+        **{0: "unknown", 1: "missing", 7: "missing"},
+        **{2: "red", 3: "blue"},
+    }
+    assert data.name_values("age", [0, 5]) == {0: "..2", 5: "missing"}
+    assert data.name_values("at", [0, 30]) == {30: "missing"}
+
+
 def test_a_text_whose_file_is_gone_is_its_hash_and_that_is_said(tmp_path, monkeypatch, caplog):
     dataset = open_rows(tmp_path, "parquet", monkeypatch)
     (tmp_path / "rows.parquet").unlink()
