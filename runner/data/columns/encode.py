@@ -101,7 +101,8 @@ def encode_label(table: pa.Table, label: LabelSpec, validator: RowValidator) -> 
         if label.link:  # a prediction with a log link is above 0
             wrong, rule = wrong | (stored < 0), "a finite number from 0 on, as `link: log` needs"
     else:
-        wrong = np.logical_and.reduce([raw != value for value in allowed])
+        # a column of float32 has the nearest number, such as 1.10000002 for 1.1
+        wrong = np.logical_and.reduce([(raw != v) & (raw != np.float32(v)) for v in allowed])
         rule = " or ".join(f"{value:g}" for value in allowed)
     validator.reject(label.column, wrong, lambda row: f"value {raw[row]:g}: allowed is {rule}")
     if label.above is not None:

@@ -113,8 +113,10 @@ class TimeSample:
         return np.concatenate(self._times)
 
     def quantiles(self, shares: np.ndarray) -> np.ndarray:
-        """Return the quantile of each share; empty if there is no number."""
-        return np.quantile(self._joined_times(), shares) if self._count else np.empty(0)
+        """Return the quantile of each share, finite; empty if there is no number."""
+        largest = np.finfo(np.float64).max / 2  # infinite ones would make NaN of all quantiles
+        values = np.clip(self._joined_times(), -largest, largest)
+        return np.quantile(values, shares) if self._count else np.empty(0)
 
     def split_starts(self, split: Split) -> dict[str, float]:
         """Return the first time of the test and of the validation split, if they exist."""

@@ -551,6 +551,36 @@ def test_a_sample_of_times_joins_them_in_time_that_grows_with_their_number(monke
     assert found == pytest.approx([0.0, 0.5, 1.0], abs=0.03)
 
 
+def test_infinite_values_do_not_move_the_buckets_of_the_others(tmp_path):
+    rows = pa.table({"click": [0, 1] * 2, "x": [1.0, 2.0, np.inf, -np.inf]})
+    ids = {"x": {"encode": "bucketise", "buckets": 2}}
+    data = open_dataset(
+        path=write_parquet(tmp_path / "x", rows),
+        schema={"labels": {"click": {}}, "categorical": ids},
+        mix=False,
+    )
+    [batch] = data.batches("train", batch_size=4)
+    assert batch.sparse.values().tolist() == [0, 1, 1, 0]  # the median is 1.5
+
+
+@pytest.mark.parametrize("rewrite", ["auto", "always"])
+def test_allowed_labels_are_met_by_the_nearest_numbers_of_a_float32_column(tmp_path, rewrite):
+    path = write_parquet(
+        tmp_path / "x", pa.table({"rating": pa.array([1.1, 2, 3.3], pa.float32())})
+    )
+
+    def read(*allowed: float):
+        schema = {"labels": {"rating": {"type": "regression", "allowed": allowed}}}
+        data = open_dataset(path=path, schema=schema, rewrite=rewrite, mix=False)
+        return next(data.batches("train", batch_size=3)).labels_BT[:, 0].tolist()
+
+    assert read(1.1, 2, 3.3) == np.float32([1.1, 2, 3.3]).tolist()
+    with pytest.raises(
+        DataError, match=r"row 2, column 'rating': value 3\.\d+: allowed is 1\.1 or"
+    ):
+        read(1.1, 2)
+
+
 @pytest.mark.parametrize(
     "split",
     [{"time": "time", "validation": 0.1, "test": 0.2}, {"random": {"train": 0.8, "test": 0.2}}],
