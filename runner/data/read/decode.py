@@ -134,7 +134,14 @@ class BlockReader:
 
     def _open_file(self, number: int) -> BlockFile:
         if number not in self._open_files:
-            opened = open_blocks(self._index.files[number])
+            opened = open_blocks(path := self._index.files[number])
+            if self._index.footers and opened.footer_hash != self._index.footers[number]:
+                opened.close()
+                rows = int(self._index.rows_N[self._index.file_N == number].sum())
+                raise DataError(
+                    f"{path}: was changed while it was read: {sum(opened.rows_per_block)} rows, "
+                    f"not the {rows} of before; start again"
+                )
             while self._open_files and self._is_full(opened):
                 self._open_files.popitem(last=False)[1].close()
             self._open_files[number] = opened

@@ -24,6 +24,7 @@ class BlockIndex:
     group_N: np.ndarray  # number of the block in its file
     start_N: np.ndarray  # number in the split of the block's first row
     rows_N: np.ndarray  # rows of the block, at least 1
+    footers: tuple[int, ...] = ()  # `BlockFile.footer_hash` of each file; empty: unknown
 
     @classmethod
     def of_file(
@@ -64,10 +65,11 @@ def build_block_index(
     """
     files = tuple(sorted(files, key=lambda path: (path.name, str(path))))
     blocks: list[tuple[int, int, int]] = []  # number of the file, of the block in it, and its rows
-    first, first_path = None, Path()
+    first, first_path, footers = None, Path(), []
     for number, path in enumerate(files):
         with closing(open_blocks(path)) as file:
             schema, counts = as_read(file.schema), file.rows_per_block
+            footers.append(file.footer_hash)
         if not any(counts):  # an empty file, as distributed writers produce them
             continue
         check_columns(columns, schema, str(path))
@@ -82,4 +84,4 @@ def build_block_index(
     if files and not blocks:
         raise DataError(f"{files[0]}: has no rows")
     file_N, group_N, rows_N = np.array(blocks, np.int64).reshape(-1, 3).T.copy()
-    return BlockIndex(files, file_N, group_N, np.cumsum(rows_N) - rows_N, rows_N)
+    return BlockIndex(files, file_N, group_N, np.cumsum(rows_N) - rows_N, rows_N, tuple(footers))

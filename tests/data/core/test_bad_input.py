@@ -10,7 +10,7 @@ from runner.data.core.blocks import read_footer
 from runner.data.core.columns import CategoricalColumn, Columns, LabelColumn, NumericColumn
 from runner.data.core.fitted import FITTED_FILE, FittedTransforms
 from runner.errors import DataError
-from tests.data.tables import COLUMNS, dataset, read, table, write
+from tests.data.tables import COLUMNS, dataset, read, rows_of, table, write
 
 
 def changed(whole: pa.Table, column: str, row: int, value: object) -> pa.Table:
@@ -234,6 +234,18 @@ def test_a_file_that_has_other_rows_than_when_it_was_opened_is_named(tmp_path):
     write(tmp_path, table(39))
     with pytest.raises(DataError, match=r"a\.parquet: was changed while it was read: 39 rows, not"):
         read(data, batch_size=40)
+
+
+def test_a_file_that_was_replaced_by_one_of_as_many_rows_is_named(tmp_path):
+    [path] = write(tmp_path, table(40))
+    data = dataset([path])
+    write(tmp_path, table(40))  # the same rows again
+    assert len(rows_of(data.batches("train", batch_size=40))) == 40
+    for other in (table(40, seed=1), table(40).drop_columns(["age"])):
+        write(tmp_path, other)
+        changed = r"a\.parquet: was changed while it was read: 40 rows, not the 40 of before"
+        with pytest.raises(DataError, match=changed):
+            read(data, batch_size=40)
 
 
 def test_a_footer_that_contradicts_itself_is_refused():
