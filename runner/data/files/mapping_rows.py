@@ -19,9 +19,15 @@ def table_of_mappings(
 
     Raises:
         ArrowInvalid: naming the column of a fraction, or as raised by Arrow for another value of a
-            wrong type.
+            wrong type, and for an integer from 2^63 on in a column without a type.
     """
-    table = pa.Table.from_pylist(rows, schema=schema)
+    try:
+        table = pa.Table.from_pylist(rows, schema=schema)
+    except OverflowError as error:
+        raise pa.ArrowInvalid(
+            "an integer is outside of 64 bits with a sign: a pyarrow.RecordBatch with a column of "
+            "uint64 takes integers below 2^64"
+        ) from error
     for column in table.schema if schema is not None else ():
         if "int" not in str(column.type) or _are_whole([row.get(column.name) for row in rows]):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, islice
@@ -14,6 +14,7 @@ import pyarrow as pa
 from runner.config_key import Key
 from runner.data.core.blocks import READ_ERRORS
 from runner.data.core.source_files import fingerprint_path
+from runner.data.files.file_columns import check_same_schema
 from runner.data.files.file_list import DataFile
 from runner.data.files.mapping_rows import table_of_mappings
 from runner.data.files.read_files import CHUNK_ROWS, RowChunk, unpack_columns
@@ -126,16 +127,17 @@ class RowSource(DataFile):
             raise DataError(f"{self}: after {number:,} rows: {first_line(error)}") from error
 
     def _tables(self, columns: list[str] | None) -> Iterator[pa.Table]:
-        if hasattr(self.rows, "to_batches"):
+        if hasattr(self.rows, "get_fragments"):
             for batch in self.rows.to_batches(columns=columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
             return
-        if not callable(self.rows):
+        returned = self.rows() if callable(self.rows) else self.rows
+        if not callable(self.rows) or not isinstance(returned, Iterable):
             raise ConfigError(
                 f"table_of_rows: rows must be a pyarrow.dataset, or a function that returns an "
-                f"iterator anew for each pass, not {type(self.rows).__name__}"
+                f"iterator anew for each pass, not {type(returned).__name__}"
             )
-        items = iter(self.rows())
+        items = iter(returned)
         for item in items:
             if isinstance(item, pa.RecordBatch):
                 yield pa.Table.from_batches([item])
@@ -174,11 +176,9 @@ class OwnRowsRecipe(TableRecipe):
         first = next(self.source.batches(), None)
         if first is None:
             raise DataError(f"{self.source}: has no rows")
-        for name in self.columns_read:
-            if name not in first.schema.names:
-                near = nearest_hint(name, first.schema.names, 3)
-                raise DataError(f"{self.source}: no column {name!r}{near}")
-        return {str(self.source): first.schema}
+        schemas = {str(self.source): first.schema}
+        check_same_schema(schemas, self.columns_read)
+        return schemas
 
     def read_chunks(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None = None

@@ -292,6 +292,18 @@ def test_rows_are_prepared_once_for_an_identity(tmp_path):
     [
         (lambda: iter([clicks(9)]), {}, "identity is not set"),
         (iter([clicks(9)]), {"identity": "x"}, "must be a pyarrow.dataset, or a function"),
+        (clicks(9), {"identity": "x"}, "must be a pyarrow.dataset, or a function .* not Table"),
+        (lambda: None, {"identity": "x"}, "a function that returns an iterator .* not NoneType"),
+        (
+            lambda: iter([clicks(9).append_column("user", clicks(9)["user"])]),
+            {"identity": "x"},
+            "2 columns are called 'user'; give each a name of its own",
+        ),
+        (
+            lambda: iter([{**row, "user": 2**63} for row in clicks(9).to_pylist()]),
+            {"identity": "x"},
+            "after 0 rows: an integer is outside of 64 bits .* column of uint64 takes",
+        ),
         (lambda: iter([3]), {"identity": "x"}, "must bring a pyarrow.RecordBatch, .* not int"),
         (lambda: iter([]), {"identity": "x"}, "rows of .*: has no rows"),
         (lambda: iter([clicks(9).drop(["user"])]), {"identity": "x"}, "no column 'user'"),
