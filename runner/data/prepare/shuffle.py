@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from runner.data.core.blocks import ArrowWriter, open_blocks
 from runner.data.prepare.progress import Advance
-from runner.data.prepare.shards import SHARD_ROWS, shard_name, split_blocks
+from runner.data.prepare.shards import BLOCK_ROWS, SHARD_ROWS, shard_name, split_blocks
 
 SPILL_BYTES = 1 << 27  # of rows in memory before they are spilled
 _SKIPPED_AT_ONCE = 1 << 22
@@ -279,8 +279,19 @@ def _take_run(run: BlockRun, tables: Mapping[Blocks, pa.Table]) -> pa.Table:
 def take_rows(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """Return rows of a table, column by column, so that only one column at a time is contiguous."""
     indices = pa.array(rows)
-    columns = [column.combine_chunks().take(indices) for column in table.columns]
-    return pa.table(columns, schema=table.schema)
+    return pa.table([_take(column, indices) for column in table.columns], schema=table.schema)
+
+
+def _take(column: pa.ChunkedArray, indices: pa.Array) -> pa.ChunkedArray | pa.Array:
+    try:
+        return column.combine_chunks().take(indices)
+    except pa.ArrowInvalid:  # texts of over 2 GB, whose offsets need 64 bits
+        large = pa.large_string() if pa.types.is_string(column.type) else pa.large_binary()
+        texts = column.cast(large).combine_chunks()
+        parts = (
+            indices[start : start + BLOCK_ROWS] for start in range(0, len(indices), BLOCK_ROWS)
+        )
+        return pa.chunked_array([texts.take(p).cast(column.type) for p in parts], column.type)
 
 
 class ShuffleWriter:

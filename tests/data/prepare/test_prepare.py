@@ -31,6 +31,7 @@ from runner.data.prepare.shuffle import (
     RowSpill,
     group_shards,
     plan_shards,
+    take_rows,
     write_shards,
 )
 from runner.data.tabular.table import prepare_table
@@ -483,3 +484,13 @@ def test_a_ray_cluster_makes_the_same_files(tmp_path):
     shown, _ = job.communicate()
     assert job.returncode == 2, shown
     assert "1.parquet: row group 0, row 0, column 'y': value 3" in shown
+
+
+@pytest.mark.slow
+def test_rows_are_taken_from_over_two_gigabytes_of_texts():
+    texts = pa.array([letter * 10**8 for letter in "ab"])
+    table = pa.table({"text": pa.chunked_array([texts] * 11), "number": range(22)})
+    taken = take_rows(table, np.array([21, 0, 2]))
+    assert [text[:2] for text in taken["text"].to_pylist()] == ["bb", "aa", "aa"]
+    assert taken["number"].to_pylist() == [21, 0, 2]
+    assert taken.schema == table.schema
