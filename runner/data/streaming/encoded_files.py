@@ -57,7 +57,7 @@ def fit_to_first_rows(declared: Declared, paths: Sequence[Path], num_rows: int) 
     rows_left, types = num_rows, dict[str, str]()
     for path in paths:
         file = DataFile(str(path))
-        types = _check_types(declared, file, types)[1]
+        types = fitter.id_types = _check_types(declared, file, types)[1]
         for chunk in _read_chunks(declared, file, fitter.columns_to_read(), types):
             fitter.update(chunk, {"train": np.arange(chunk.num_rows) < rows_left})
             rows_left -= chunk.num_rows

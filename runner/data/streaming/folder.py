@@ -261,7 +261,8 @@ class FolderSource:
         """
         schema, _ = read_parquet_schema(DataFile(str(path)))
         declared = self._settings.declared
-        has_all = set(declared.columns) <= set(schema.names)  # else the missing one is told
+        # otherwise the column that is missing, or there twice, is told
+        has_all = all(schema.get_field_index(name) >= 0 for name in declared.columns)
         for column, type_ in id_types(declared, schema).items() if has_all else ():
             if type_ == "string":
                 raise DataError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.data.columns.column_specs import Declared, IdSpec
 from runner.data.columns.encode import encode_numbers
-from runner.data.columns.raw_ids import RawIds, read_ids
+from runner.data.columns.raw_ids import UNKNOWN_TYPES, RawIds, read_ids
 from runner.data.columns.times import TIME_PARTS
 from runner.data.columns.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.data.core.fitted import FittedTransforms
@@ -60,6 +60,7 @@ class TransformFitter:
         """
         self._declared, self._fit_to_all = declared, fit_to_all
         self._skip_bad_rows = skip_bad_rows
+        self.id_types = UNKNOWN_TYPES  # see `read_ids`; of rows whose types may differ
         self._ids = [spec for spec in declared.ids if _needs_data(spec)]
         self._counters: dict[str, ValueCounter] = {}
         self._largest: dict[str, int] = {}
@@ -105,7 +106,7 @@ class TransformFitter:
                 squares = float(((x.astype(np.float64) - mean) ** 2).sum())
                 facts.moments[name] = (len(x), mean, squares)
         for spec in self._ids:
-            ids = read_ids(spec, table, validator)
+            ids = read_ids(spec, table, validator, self.id_types)
             rows = in_train
             if spec.name in self._fit_to_all:
                 rows = np.logical_or.reduce(list(splits.values()))[: chunk.num_rows]

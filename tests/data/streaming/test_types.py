@@ -114,3 +114,22 @@ def test_the_types_of_ids_are_kept_with_a_stream_that_fits_nothing(tmp_path):
     stream(arriving, schema=schema).save_fitted_transforms(tmp_path / "data")
     saved = json.loads((tmp_path / "data" / "learnt.json").read_text())
     assert saved["id_types"] == dict.fromkeys(("user", "item", "tags"), "integer")
+
+
+def test_a_vocabulary_has_each_id_once_whatever_its_type_in_a_file(tmp_path):
+    whole = rows(80)
+    texts = whole.set_column(4, "user", whole["user"].cast(pa.string()))
+    arrive(tmp_path, "a.parquet", whole.slice(0, 40))
+    arrive(tmp_path, "b.parquet", texts.slice(40))
+    user = {"user": {"encode": "vocabulary"}}
+    dataset = stream(tmp_path, schema=SCHEMA | {"categorical": SCHEMA["categorical"] | user})
+    batches, _ = read(dataset, 40)
+    found = [row for batch in batches for row in batch.sparse["user"].values().tolist()]
+    places = np.unique(whole["user"].to_numpy(), return_inverse=True)[1]
+    assert found == (2 + places).tolist()
+
+
+def test_a_column_that_a_file_has_twice_is_named(tmp_path):
+    arrive(tmp_path, "a.parquet", rows(40).append_column("user", rows(40)["user"]))
+    with pytest.raises(DataError, match=r"a\.parquet: 2 columns are called 'user'; give each"):
+        read(stream(tmp_path), 40)
