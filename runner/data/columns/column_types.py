@@ -149,6 +149,9 @@ def check_column_types(
                 fits |= column == spec.order_by and (is_temporal(type_) or is_seconds(type_))
             what = "numbers or times" if column == spec.order_by else "numbers"
             require(column, fits, f"a list of {what}, as long as the ids")
+    events = declared.interactions.columns if declared.interactions else ()
+    for column in (name for name in events if name in file_schema.names):  # a stream needs none
+        require(column, not pt.is_nested(file_schema.field(column).type), "one value a row")
     for column in declared.groups:
         require(column, _is_id(file_schema.field(column).type), "an integer or a text")
 

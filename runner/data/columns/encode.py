@@ -222,14 +222,14 @@ def read_numbers(
     NaN is a missing value, since NumPy, Spark and Polars write it for one.
 
     Args:
-        amounts: how texts are converted; None: the column has numbers.
-        validator: rejects texts that are no numbers; needed with amounts.
+        amounts: how texts are converted; None: they are plain numbers.
+        validator: rejects texts that are no numbers; needed for a column of texts.
 
     Raises:
         DataError: for the first text that is not a number, unless bad rows are skipped.
     """
     column = single_array(table, name)
-    if amounts and is_text(column.type):
+    if is_text(column.type):
         assert validator is not None
         column = parse_numbers(as_texts(column), name, validator, None, amounts)
     missing = find_missing(column)

@@ -70,7 +70,7 @@ def read_events(
     validator.reject(settings.time, ~np.isfinite(times_R), lambda _: "is missing, or no time")
     positive_R, target_R = np.ones((2, table.num_rows), bool)
     if settings.rating is not None:
-        ratings_R, missing_R = read_numbers(table, settings.rating)
+        ratings_R, missing_R = read_numbers(table, settings.rating, None, validator)
         validator.reject(settings.rating, missing_R, lambda _: "is missing")
         positive_R = ratings_R >= float(settings.positive or 0)
     if settings.event is not None:

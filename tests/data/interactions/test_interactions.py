@@ -397,6 +397,22 @@ def test_bad_events_are_errors_that_name_them_or_are_skipped(tmp_path):
         prepare(recipe)
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "told"),
+    [
+        ("rating", ["5", "4.5", "great"], "row 2, column 'rating': 'great' is not a number"),
+        ("rating", [[5], [4], [5]], "column 'rating' has type list<element: int64>, expected one"),
+        ("ts", [[1], [2], [3]], "column 'ts' has type list<element: int64>, expected one value"),
+    ],
+)
+def test_ratings_and_times_that_are_none_are_named(tmp_path, column, values, told):
+    columns = {"user": [1, 1, 1], "item": [5, 6, 7], "rating": ["5"] * 3, "ts": [10, 20, 30]}
+    pq.write_table(pa.table({**columns, column: values}), tmp_path / "x.parquet")
+    schema = {"interactions": {**DECLARED, "rating": "rating", "positive": 4}}
+    with pytest.raises(DataError, match=rf"x\.parquet: .*{told}"):
+        prepare(TableRecipe("parquet", str(tmp_path / "x.parquet"), schema))
+
+
 def test_events_that_only_the_last_pass_cannot_read_are_counted(tmp_path):
     table = events(num_rows=300).append_column("price", pa.array(np.arange(300.0)))
     path = tmp_path / "events.parquet"
