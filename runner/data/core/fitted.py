@@ -196,6 +196,6 @@ def with_fitted_transforms(
             f"{folder / FITTED_FILE} is damaged, or of another run. Put the right one back, or "
             "remove it: the transforms are then fitted again, and used if they equal the old ones"
         )
-    if "learnt" not in dataset or not (folder / FITTED_FILE).exists():
+    if "learnt" not in dataset or not exists:
         return dict(dataset)
     return {**dataset, "learnt": str(folder)}

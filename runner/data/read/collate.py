@@ -160,7 +160,7 @@ def _collate_sequences(spans: Sequence[RowSpan], keys: list[str], size: int) -> 
     if received is not None and received.sequences_V is not None:
         values = received.sequences_V
     else:
-        values = np.concatenate(lists.values).astype(np.int64)
+        values = np.concatenate(lists.values, dtype=np.int64)
     return _build_kjt(keys, values, np.diff(offsets), offsets, None, size)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,8 @@ class ParquetDataset(BlockDataset):
         blocks = np.flatnonzero((index.start_N < stop) & (index.start_N + index.rows_N > start))
         if not len(blocks) or not names:
             return pa.table({name: [] for name in names})
-        reader = BlockReader(index, self.columns)
-        table = reader.read_table(blocks, names)
-        reader.close()
+        with closing(BlockReader(index, self.columns)) as reader:
+            table = reader.read_table(blocks, names)
         return table.slice(start - int(index.start_N[blocks[0]]), stop - start)
 
     def source_opener(self, split: str) -> Callable[[], WindowSource]:
