@@ -193,13 +193,13 @@ class Context:
         return mean_over_members(self.loss, prediction)
 
     def total_weight(self, batch: Batch) -> Tensor:
-        """Return the weight of all rows of an update, over micro-batches and ranks; above 0.
+        """Return the weight of all rows of an update, over micro-batches and ranks, or 1 for 0.
 
         Collective. If losses are divided by it, the gradients of micro-batches and ranks add up to
         that of a single batch, however many rows each of them has.
         """
         weight = self.ranks.all_reduce_sum(batch.weights_B.sum())
-        return weight.clamp_min(torch.finfo(torch.float32).tiny)
+        return torch.where(weight > 0, weight, 1.0)
 
     def backward(self, loss: Tensor) -> None:
         """Add to the gradients of the dense half and of the boundary.

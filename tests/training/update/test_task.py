@@ -16,6 +16,7 @@ from runner.models.losses import BCE
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.gradients import all_finite
+from runner.training.update.loss_scale import LossScale
 from runner.training.update.task import Supervised
 from tests.devices import DEVICES, tolerance
 from tests.tiny import SCHEMA, make_context, random_batch, snapshot, train
@@ -124,11 +125,16 @@ def test_a_row_of_weight_zero_has_no_influence():
     assert all(torch.equal(a[n], b[n]) for n in a)
 
 
-def test_a_batch_whose_rows_all_weigh_nothing_changes_nothing():
-    context = make_context()
+@pytest.mark.parametrize("l2_lookups", [0.0, 5.0])
+@pytest.mark.parametrize("scales", [False, True])
+def test_a_batch_whose_rows_all_weigh_nothing_changes_nothing(scales, l2_lookups):
+    """Its gradient of 0 is no overflow, at which a loss scale would fall."""
+    context = make_context(l2_lookups=l2_lookups)
+    context.loss_scale = LossScale(context.device) if scales else None
     before = snapshot(context)
     batch = random_batch(8)
-    train(context, [replace(batch, weights_B=torch.zeros(8))])
+    [output] = train(context, [replace(batch, weights_B=torch.zeros(8))])
+    assert output.applied
     after = snapshot(context)
     assert all(torch.equal(after[n], before[n]) for n in before)
 
