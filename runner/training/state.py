@@ -284,8 +284,8 @@ def restore_weights(ctx: Context, saved: Checkpoint) -> None:
     """
     check_linear_weights(ctx.model, weight_tensors(ctx), saved)
     into = weight_tensors(ctx) | growing_tensors(ctx)
-    if ctx.ema is not None and ctx.ema.use_in_evaluation:
-        into |= ema_tensors(ctx)
+    if ctx.ema is not None and ctx.ema.use_in_evaluation and (averages := ema_tensors(ctx)):
+        into |= averages
         if not any(name.startswith(EMA_PREFIX) for name in tensor_shapes(saved)):
             raise ConfigError(
                 f"trainer.ema.evaluate=true: {saved.path} holds no moving average: its run kept "

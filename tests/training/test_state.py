@@ -17,8 +17,10 @@ from runner.training.state import (
     checkpoint_tensors,
     checkpoint_values,
     restore_checkpoint,
+    restore_weights,
 )
 from runner.training.steps import set_learning_rates, steps
+from runner.training.update.ema import MovingAverage
 from tests.tiny import CPU, make_context, snapshot
 from tests.tiny_job import make_job
 from tests.whole.user_schedules import Shrinking
@@ -86,3 +88,14 @@ def test_what_starts_from_a_checkpoint_as_debug_does_has_the_rates_of_the_traini
     restore_checkpoint(other, saved)
     second = set_learning_rates(other, state)
     assert second == {name: rate / 2 for name, rate in first.items()}
+
+
+def test_a_model_of_tables_alone_has_no_averages_and_is_evaluated_all_the_same(tmp_path):
+    job, state = trained(3)
+    job.context.ema = MovingAverage({}, decay=0.9, warmup=False, use_in_evaluation=True)
+    saved = save(tmp_path, job, state, rng_state_tensors(CPU, job.context.ranks))
+    other = make_context("adagrad")
+    other.ema = MovingAverage({}, decay=0.9, warmup=False, use_in_evaluation=True)
+    restore_weights(other, saved)
+    before, after = snapshot(job.context), snapshot(other)
+    assert all(torch.equal(after[n], t) for n, t in before.items() if n.endswith("weight"))
