@@ -220,7 +220,7 @@ def schedule_step(job: Job, state: TrainState) -> int:
     schedule neither jumps nor ends early: the number is that of the original update that ends at
     the same example.
     """
-    if job.trainer.max_steps is not None or state.batch_multiplier == 1:
+    if job.trainer.max_epochs is None or state.batch_multiplier == 1:
         return state.step + 1
     rows = rows_per_update(job)
     per_epoch = updates_per_epoch(job, rows)

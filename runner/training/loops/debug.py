@@ -114,11 +114,14 @@ def debug(job: Job) -> Result:
 
 
 def prepare_debug_job(job: Job, state: TrainState, options: DebugLoopSettings) -> Job:
-    """Return the job with the loop's own length and batches."""
+    """Return the job with the loop's own length and batches, also if its training had stopped."""
+    state.stopped = None
     if job.context.row_threads is not None:
         job.context.row_threads.one_at_a_time = True  # so that a debugger can stop anywhere
     last_step = state.step + options.max_steps
-    trainer = replace(job.trainer, max_steps=last_step, max_epochs=None)
+    # the schedule of a run of epochs goes by examples, but each update of one batch is an epoch
+    max_epochs = None if options.overfit_one_batch else job.trainer.max_epochs
+    trainer = replace(job.trainer, max_steps=last_step, max_epochs=max_epochs)
     dataset = job.dataset
     if options.overfit_one_batch:
         dataset = SingleBatchDataset(dataset, start=state.cursor)

@@ -20,14 +20,17 @@ from runner.config.settings import TrainerSettings
 from runner.data.core.dataset import EndOfStream
 from runner.models.layers.mlp import mlp
 from runner.models.losses import BCE
+from runner.optim.lr_schedule import build_schedule
 from runner.training.job import LearningRates
 from runner.training.loops.debug import debug, mean_losses
+from runner.training.rng_state import rng_state_tensors
 from runner.training.state import TrainState
 from runner.training.steps import steps
 from runner.training.update.loss_scale import LossScale
 from tests.conftest import TINY
 from tests.tiny import CPU, SCHEMA, make_context, snapshot
 from tests.tiny_job import Rows, make_job, output
+from tests.training.test_state import save
 
 NAN, INF = float("nan"), float("inf")
 EVERYTHING = {"anomaly": True, "statistics": True, "summary": True, "stop_at_nonfinite": True}
@@ -87,6 +90,24 @@ def test_the_updates_are_those_of_training_to_the_last_bit(kind, options):
     assert result.examples == 7 * 32  # 160 rows are 5 full updates an epoch
     assert result.notes["losses"] == expected
     after, twin = snapshot(observed), snapshot(plain)
+    assert all(torch.equal(after[name], twin[name]) for name in twin)
+
+
+def test_from_a_checkpoint_it_repeats_a_training_that_had_grown_its_updates_and_stopped(tmp_path):
+    trainer = TrainerSettings(batch_size=16, max_epochs=2)
+    rates = LearningRates({"dense": 0.1, "sparse": 0.1}, build_schedule({"kind": "linear"}, 20))
+    job, state = make_job(make_context(), trainer=trainer, rates=rates), TrainState()
+    for _ in islice(steps(job, state), 3):
+        pass
+    state.batch_multiplier = 2
+    states = rng_state_tensors(CPU, job.context.ranks)
+    saved = save(tmp_path, job, replace(state, stopped="early_stop: enough"), states)
+    expected = [sum(mean_losses(out).values()) for out in islice(steps(job, state), 3)]
+    observed = make_context()
+    again = make_job(observed, trainer=trainer, rates=rates)
+    result = debug(replace(again, source_checkpoint=saved))
+    assert result.notes["losses"] == expected
+    after, twin = snapshot(observed), snapshot(job.context)
     assert all(torch.equal(after[name], twin[name]) for name in twin)
 
 
