@@ -73,7 +73,11 @@ class TrainingHandle:
     def pause(self, reason: str) -> None:
         """Save and leave after this update, as at SIGTERM: the run can be resumed."""
         if self._stop.local_signal is None:
-            self.warn(f"step {self.step:,}: {reason}: saving and leaving")
+            self.warn(
+                f"step {self.step:,}: {reason}: leaving; checkpoint.keep=0 saves nothing"
+                if self.job.checkpointer is None
+                else f"step {self.step:,}: {reason}: saving and leaving"
+            )
             self._stop.request(signal.SIGTERM)
 
     def log(self, split: str, numbers: Mapping[str, float]) -> None:
@@ -212,8 +216,9 @@ class CallbackRunner:
             else:
                 where = f"callbacks.{name} ({type(self._callbacks[name]).__name__}) at {event}"
                 what = f"raised {type(error).__name__}: {error}"
-                saved = f"; the training is saved at step {step:,}" if step else ""
-                requests.failure = f"{where}, step {step:,}: {what}{saved}"
+                requests.failure = f"{where}, step {step:,}: {what}"
+                if step and self.training.job.checkpointer is not None:
+                    requests.failure += f"; the training is saved at step {step:,}"
         self._stop.request(signal.SIGTERM)
 
 

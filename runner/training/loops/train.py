@@ -142,9 +142,10 @@ def finish_interrupted(job: Job, state: TrainState, recorder: Recorder, stop: St
         limit_s = job.trainer.stop_grace_s
         metrics = evaluate_split(job, "validation", stop=GracePeriod(stop, limit_s))
         if metrics is None:
+            saved = "the run is saved; " * (job.checkpointer is not None)
             job.view.note(
-                f"the run is saved; its evaluation is left out, since it has not ended within "
-                f"{limit_s:g} s of the signal (trainer.stop_grace_s)"
+                f"{saved}its evaluation is left out, since it has not ended within {limit_s:g} s "
+                "of the signal (trainer.stop_grace_s)"
             )
         results["validation"] = metrics or {}
     return recorder.make_result(
