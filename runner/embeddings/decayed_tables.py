@@ -27,9 +27,9 @@ _LEAST_SCALE = 1e-3  # below it, c is multiplied into the stored numbers, in one
 class DecayedTables(WrappedTables):
     """The tables of another engine under plain SGD, with L2 of all rows.
 
-    `state` returns copies of the weights, so a save needs the memory of the tables twice. Values
-    written into them take effect by `take_over_weights`. `resume_state` has v and c, from which a
-    training continues bit for bit.
+    `state` returns copies of the weights, the same ones until the next update, so a save needs the
+    memory of the tables twice. Values written into them take effect by `take_over_weights`.
+    `resume_state` has v and c, from which a training continues bit for bit.
     """
 
     def __init__(self, engine: EmbeddingTables, *, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class DecayedTables(WrappedTables):
         # c of each table on the host: equal, unless a resume has merged groups
         self._scale_T = torch.ones(len(self.layout.tables), dtype=torch.float64)
         self._next_scale = 1.0
-        self._copies: dict[str, Tensor] = {}  # the last result of `state`
+        self._copies: dict[str, Tensor] = {}  # the result of `state` since the last update
         self._lr_and_step: tuple[float, int] | None = None  # of the coming update
 
     def set_lr_and_step(self, lr: float, step: int) -> None:
@@ -56,8 +56,9 @@ class DecayedTables(WrappedTables):
         self._engine.set_lr_and_step(lr / self._next_scale, step)
 
     def state(self) -> dict[str, Tensor]:
-        scale = self._scale()
-        self._copies = {key: _times(v, scale) for key, v in self._engine.state().items()}
+        if not self._copies:
+            scale = self._scale()
+            self._copies = {key: _times(v, scale) for key, v in self._engine.state().items()}
         return dict(self._copies)
 
     def resume_state(self) -> dict[str, Tensor]:
@@ -73,6 +74,7 @@ class DecayedTables(WrappedTables):
                 local_tensors(self._engine.state()[key]), local_tensors(copy)
             ):
                 stored.copy_(written)
+        self._copies = {}
         self._scale_T.fill_(1.0)
         if self._lr_and_step is not None:  # which is a multiple of c
             self.set_lr_and_step(*self._lr_and_step)
@@ -113,6 +115,7 @@ class _ScaledLookup(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_BE: Tensor) -> tuple[Tensor, None]:
+        ctx.tables._copies = {}
         ctx.tables._scale_T.fill_(ctx.tables._next_scale)
         return grad_BE, None
 

@@ -91,6 +91,21 @@ def test_weights_alone_are_taken_over_where_a_load_says_so():
     )
 
 
+def test_what_is_written_in_parts_is_taken_over_whole_and_an_update_makes_new_copies():
+    tables = tables_of(WIDE)
+    train(tables, [1])
+    tables.set_lr_and_step(0.5, 2)
+    for name in ("shared/weight", "a/weight"):
+        tables.state()[name].fill_(0.5)
+    tables.take_over_weights()
+    before = tables.state()
+    assert all((before[name] == 0.5).all() for name in ("shared/weight", "a/weight"))
+    pooled = tables(jagged(2, weighted=True))
+    pooled.backward(torch.ones_like(pooled))
+    after = tables.state()
+    assert all(not torch.equal(after[name], before[name]) for name in before)
+
+
 def test_groups_of_different_scales_that_a_resume_joins_have_one():
     tables = tables_of(SPECS)
     train(tables, range(1, 4))
