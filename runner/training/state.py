@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -200,7 +200,7 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
     _restore_loss_parts(job.train_metrics, saved, saved_shapes)
     into = checkpoint_tensors(ctx, job.train_metrics)
     if fresh:
-        into = _without_optimizer_states(ctx, into)
+        into = _without_optimizer_states(ctx, into, saved_shapes)
     starts_ema = ctx.ema is not None and not any(n.startswith(EMA_PREFIX) for n in saved_shapes)
     if starts_ema:  # this resume asks for averages first: they start from the restored weights
         into = {n: t for n, t in into.items() if not n.startswith(EMA_PREFIX)}
@@ -215,6 +215,8 @@ def restore_checkpoint(job: Job, saved: Checkpoint) -> TrainState:
         restore_rng_state(own_rows, saved.values["random"][ranks.rank], job.device)
     else:
         _restore_on_other_ranks(job, saved, into, saved_shapes)
+    if fresh and any(f"tables/{name}" not in into for name in ctx.tables.resume_state()):
+        ctx.tables.take_over_weights()
     if starts_ema and ctx.ema is not None:
         ctx.ema.reset()
     rebuild_growing_ids(ctx)
@@ -243,8 +245,12 @@ def starts_optimizers_afresh(job: Job) -> bool:
     return job.checkpoint.optimizer_state == "fresh"
 
 
-def _without_optimizer_states(ctx: Context, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_optimizer_states(
+    ctx: Context, tensors: Mapping[str, Tensor], saved_names: Collection[str]
+) -> dict[str, Tensor]:
+    """Leave out states, and what tables resume from if the checkpoint has none of it."""
     states = {f"tables/{n}" for n in ctx.tables.state() if not n.endswith("/weight")}
+    states |= {f"tables/{n}" for n in ctx.tables.resume_state()}.difference(saved_names)
     return {
         name: tensor
         for name, tensor in tensors.items()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from runner.config.settings import CheckpointSettings
 from runner.rundir.checkpoint import Checkpointer
 from runner.training import state as state_module
 from runner.training.job import Job
@@ -21,13 +22,13 @@ from runner.training.state import (
 )
 from runner.training.steps import set_learning_rates, steps
 from runner.training.update.ema import MovingAverage
-from tests.tiny import CPU, make_context, snapshot
+from tests.tiny import CPU, make_context, random_batch, snapshot
 from tests.tiny_job import make_job
 from tests.whole.user_schedules import Shrinking
 
 
-def trained(num_updates: int) -> tuple[Job, TrainState]:
-    job, state = make_job(make_context("adagrad")), TrainState()
+def trained(num_updates: int, kind: str = "adagrad") -> tuple[Job, TrainState]:
+    job, state = make_job(make_context(kind)), TrainState()
     for output in (o for o, _ in zip(steps(job, state), range(num_updates))):
         job.train_metrics.update(output.predictions[0], output.losses[0])
     return job, state
@@ -99,3 +100,17 @@ def test_a_model_of_tables_alone_has_no_averages_and_is_evaluated_all_the_same(t
     restore_weights(other, saved)
     before, after = snapshot(job.context), snapshot(other)
     assert all(torch.equal(after[n], t) for n, t in before.items() if n.endswith("weight"))
+
+
+def test_a_resume_without_states_may_begin_to_decay_whole_tables(tmp_path):
+    job, state = trained(3, "sgd")
+    saved = save(tmp_path, job, state, rng_state_tensors(CPU, job.context.ranks))
+    other = replace(
+        make_job(make_context("sgd", l2_tables=0.01)),
+        checkpoint=CheckpointSettings(optimizer_state="fresh"),
+    )
+    assert restore_checkpoint(other, saved).step == state.step
+    before, after = snapshot(job.context), snapshot(other.context)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    ids = random_batch(8, seed=5)
+    assert torch.equal(*(j.context.model.embed(ids).pooled_BE for j in (job, other)))
