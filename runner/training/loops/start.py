@@ -74,6 +74,16 @@ def _resume_or_begin(job: Job) -> TrainState:
         elif job.run.resumed:
             job.view.note("there is no checkpoint: starting again at step 0")
     start_trackers(job)
+    start_weights(job)
+    return TrainState(evaluation_due=job.checkpoint.init_linear)
+
+
+def start_weights(job: Job) -> None:
+    """Give a new run the weights of other runs, or of a regression, if its settings ask for them.
+
+    Raises:
+        ConfigError: for a source or a model that does not allow it.
+    """
     if wants_warm_start(job.checkpoint):
         report = warm_start(job)
         job.view.note(report)
@@ -84,7 +94,6 @@ def _resume_or_begin(job: Job) -> TrainState:
         job.view.note(start_linear(job))
     if job.context.ema is not None:  # it begins at the weights that the run begins with
         job.context.ema.reset()
-    return TrainState(evaluation_due=job.checkpoint.init_linear)
 
 
 def check_unsaved(job: Job, run: Run) -> None:

@@ -17,9 +17,9 @@ from runner.rundir.secrets import mask_secrets
 from runner.training.job import Job, Result
 from runner.training.loops.rollback import restored_after
 from runner.training.loops.session import run_and_report, start_trackers
+from runner.training.loops.start import start_weights
 from runner.training.loops.train import train
 from runner.training.steps import rows_per_update, updates_per_epoch
-from runner.training.warm_start.warm_start import wants_warm_start, warm_start
 
 TunedValues = Mapping[str, Any]  # name of a setting or a measurement -> its value
 
@@ -64,8 +64,7 @@ def tune(
     tuned = _read_tuned(job)
     if tuned is None:
         with restored_after(job):
-            if wants_warm_start(job.checkpoint):  # trials begin as the training will
-                job.view.note(warm_start(job))
+            start_weights(job)  # trials begin as the training will
             tuned = search(job)
         if job.run is not None and job.context.ranks.is_main:
             write_json(job.run.dir / TUNED_FILE, dict(tuned))

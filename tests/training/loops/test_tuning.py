@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from runner.config.settings import TrainerSettings
+from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.errors import UserError
 from runner.models.dlrm import DLRM
 from runner.optim.dense import build_dense_optimizer
@@ -26,13 +26,14 @@ from runner.training.loops.tune_batch_size import (
     try_size,
 )
 from runner.training.loops.tune_lr import RangeTestPoint, range_test, suggest_point
-from runner.training.loops.tuner import TrialRow, TuningReport, show_report
+from runner.training.loops.tuner import TrialRow, TuningReport, show_report, tune
 from runner.training.state import TrainState, checkpoint_tensors
 from runner.training.steps import steps
 from runner.training.update.parameters import dense_parameters
+from runner.training.warm_start import linear_start
 from tests.tiers import fast
 from tests.tiny import SCHEMA, make_context, random_batch
-from tests.tiny_job import Rows, make_job
+from tests.tiny_job import Rows, make_job, output
 from tests.training.loops.memory_hungry_task import Hungry
 from tests.whole.test_online import weights
 
@@ -476,3 +477,11 @@ def test_modules_optimizers_and_logged_means_of_a_task_are_restored_too():
     assert optimizer.state == {}
     assert all(p.grad is None for p in module.parameters())
     assert context.logged_means.state() == {"norm": [3.0, 1]}
+
+
+def test_trials_begin_as_the_training_will_from_a_linear_start_too(monkeypatch):
+    monkeypatch.setattr(linear_start, "start_linear", lambda job: "starts as the regression")
+    job = make_job(make_context(), then="none")
+    job = replace(job, checkpoint=CheckpointSettings(init_linear=True))
+    result = tune(job, lambda job: {"said": output(job)}, lambda job, tuned: job)
+    assert "starts as the regression" in result.notes["tuned"]["said"]
