@@ -92,8 +92,10 @@ def range_test(
     average, least = 0.0, math.inf
     state = TrainState()
     for output in steps(trial_job, state):
-        losses = job.context.ranks.all_gather_object(sum(mean_losses(output).values()))  # sync
-        loss = sum(losses) / len(losses)
+        weight = float(sum(p.weights_B.sum() for p in output.predictions))  # sync
+        mean = sum(mean_losses(output).values())  # sync
+        parts = job.context.ranks.all_gather_object((weight, mean))  # ranks have uneven rows
+        loss = sum(w * x for w, x in parts) / max(sum(w for w, _ in parts), 1e-38)
         place = f"at {factor(state.step):.3g} times the configured rates"
         if not (math.isfinite(loss) and output.applied):
             return points, f"a loss that is not finite {place}"

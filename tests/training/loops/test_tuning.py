@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from runner.config.settings import CheckpointSettings, TrainerSettings
+from runner.distributed.ranks import Ranks
 from runner.errors import UserError
 from runner.models.dlrm import DLRM
 from runner.optim.dense import build_dense_optimizer
@@ -300,6 +301,22 @@ def test_the_range_test_sets_rates_evenly_in_logarithm_and_smooths_the_loss():
         coefficients = [0.8 ** (n - k) for k in range(1, n + 1)]
         mean = sum(w * p.loss for w, p in zip(coefficients, points)) / sum(coefficients)
         assert point.smoothed == pytest.approx(mean)
+
+
+def test_a_rank_without_rows_of_an_update_changes_no_loss_of_the_range_test():
+    """Its one row has weight 0, as at the end of an epoch; here it exists only in the exchange."""
+
+    class WithIdleRank(Ranks):
+        def all_gather_object(self, value):
+            return [value, type(value)((0.0, 0.0)) if isinstance(value, tuple) else 0.0]
+
+    losses = []
+    for ranks in (Ranks(), WithIdleRank()):
+        job = make_job(make_context(), trainer=TrainerSettings(batch_size=32))
+        job.context.ranks = ranks
+        points, _ = range_test(job, low=0.1, high=1, updates=3, smoothing=0.5, diverged=1e9)
+        losses.append([point.loss for point in points])
+    assert losses[0] == losses[1]
 
 
 def test_the_range_test_stops_where_the_loss_diverges_or_is_not_finite():
