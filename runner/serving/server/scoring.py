@@ -13,6 +13,7 @@ from runner.errors import DataError, nearest_hint, unknown_choice
 from runner.serving.artifact.folder import Artifact, GraphSpec
 from runner.serving.artifact.raw_rows import encode_rows, graph_features
 from runner.serving.items.item_table import why_no_items
+from runner.serving.rows.outputs import TOP_ITEMS
 from runner.serving.scorer import Scorer
 from runner.serving.server.columns import make_table, served_columns
 from runner.serving.server.nearest import (
@@ -96,6 +97,8 @@ def make_work(
             f"no output {unknown!r}{nearest_hint(unknown, known)}; there are {', '.join(known)}"
         )
     top_k = read_top_k(artifact, request.parameters, [*request.outputs], max_top_k)
+    if top_k and TOP_ITEMS not in known:
+        raise DataError(f"parameters.{TOP_K}: the graph {graph!r} finds no items; 'query' does")
     leave_out = read_left_out(artifact, request.parameters)
     default = NEAREST if top_k else _default_outputs(artifact, known)
     outputs = request.outputs or dict.fromkeys(default, request.binary)

@@ -176,8 +176,10 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
             data = list(chain.from_iterable(data))
     kinds, elements, is_nested = [DATATYPES[datatype]], data, any(type(x) is list for x in data)
     if is_nested:
-        rows = (row if type(row) is list else [row] for row in data if row is not None)
-        elements = list(chain.from_iterable(rows))
+        for n, row in enumerate(data):
+            if row is not None and type(row) is not list:
+                raise DataError(f"tensor {name!r}: row {n}: {row!r:.80}: no list, as other rows are")
+        elements = list(chain.from_iterable(row or () for row in data))
     _check_types(name, datatype, elements)
     if datatype in ("FP32", "FP64"):  # Arrow refuses whole numbers that these would round
         kinds += [pa.float64()] if float in map(type, elements) else [pa.int64()]
@@ -190,7 +192,7 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
     at = bisect_left(range(len(elements)), True, key=lambda n: _fails(elements[: n + 1], kinds))
     value, place = elements[at], f"element {at}"
     if is_nested:
-        ends = accumulate(len(row) if type(row) is list else row is not None for row in data)
+        ends = accumulate(len(row or ()) for row in data)
         place = f"row {next(n for n, end in enumerate(ends) if end > at)}"
     hint = "; UINT64 holds it" if datatype == "INT64" and 2**63 <= value < 2**64 else ""
     raise DataError(f"tensor {name!r}, {datatype}: {place}: {value!r:.80}: {problems[0]}{hint}")

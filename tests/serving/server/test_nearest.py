@@ -177,6 +177,8 @@ def test_what_cannot_be_found_is_refused(items):
     assert refused(asked()).endswith("needs the columns of the query alone")
     assert "none of the outputs asked for is one of top_items" in refused(asked("click", top_k=3))
     assert "no output 'top_items'" in refused(asked("top_items", top_k=3, graph="items"))
+    text = "parameters.top_k: the graph 'items' finds no items; 'query' does"
+    assert refused(asked(top_k=3, graph="items")) == text
 
 
 def test_a_model_without_items_says_why(clicks_scorer):

@@ -42,6 +42,7 @@ BODIES: list[tuple[Any, bytes, str]] = [
     ({"inputs": [{**AGE, "shape": [3]}]}, b"", r"has 2 elements, but the shape \[3\] has 3"),
     ({"inputs": [{**AGE, "data": None}]}, b"", "'age': has neither data"),
     ({"inputs": [{**AGE, "data": [1.0, "x"]}]}, b"", "'age': \"x\" is no element of FP64"),
+    ({"inputs": [{**AGE, "data": [[1.0], 2.0]}]}, b"", "'age': row 1: 2.0: no list, as other rows"),
     (binary("FP64", "8"), b"", "'age': binary_data_size '8' is no size"),
     (binary("FP64", 7), b"1234567", "'age': 7 bytes are no multiple of the 8 of FP64"),
     (binary("BYTES", 5), b"\x09\x00\x00\x00a", "'age': text 0 ends behind the tensor's bytes"),
