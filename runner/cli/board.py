@@ -9,12 +9,14 @@ from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.machine.imports import end_imports, exit_at_signals
 
 _PORT = 8090
 
 
+@exit_at_signals(signal.SIGTERM)
 def board(words: Sequence[str], allow: Sequence[str]) -> int:
-    """Serve the board until Ctrl-C.
+    """Serve the board until a signal.
 
     Returns:
         The exit code: 128 and the number of the signal, as of other servers.
@@ -22,7 +24,6 @@ def board(words: Sequence[str], allow: Sequence[str]) -> int:
     Raises:
         UserError: for a folder that does not exist, or a port that is in use.
     """
-    from runner.machine.imports import end_imports
     from runner.reporting.board.server import ADDRESS, Board
 
     args = make_parser().parse(words)

@@ -13,10 +13,12 @@ from typing import Any
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError, raise_combined, system_errors
+from runner.machine.imports import end_imports, exit_at_signals, quiet_fx
 
 DRAIN_S = 5.0  # for running requests; trainings repeat interrupted ones elsewhere
 
 
+@exit_at_signals(signal.SIGTERM)
 def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve a dataset until a signal.
 
@@ -30,7 +32,6 @@ def data_serve(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.config.composed_checks import check_composed, with_row_count
     from runner.config.targets import allowed_packages
     from runner.machine.cores import set_thread_environment
-    from runner.machine.imports import end_imports, quiet_fx
     from runner.machine.memory import keep_freed_memory
     from runner.serving.server.settings import bind
 

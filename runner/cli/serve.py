@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.verb_parser import VerbParser
 from runner.errors import UserError
+from runner.machine.imports import exit_at_signals
 
 
+@exit_at_signals(signal.SIGINT, signal.SIGTERM)
 def serve(words: Sequence[str], allow: Sequence[str]) -> int:
     """Serve a model until a signal.
 

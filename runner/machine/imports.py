@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from runner.errors import UserError
 
@@ -114,6 +116,27 @@ class _LoaderOfRest(Loader):
             if parent == module.__name__:
                 setattr(module, child, imported)
         self._loader.exec_module(module)
+
+
+@contextmanager
+def exit_at_signals(*numbers: int) -> Iterator[None]:
+    """Exit at once with 128 and the number of a signal, until the block ends or handles it itself.
+
+    An exception, such as KeyboardInterrupt, may be suppressed by the library that is imported.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT:
+            os.write(2, b"interrupted\n")
+        os._exit(128 + number)
+
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    handlers = {number: signal.signal(number, end) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def shadowed_modules_hint() -> str:

@@ -7,6 +7,8 @@ import os
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from runner.cli.board import board
 from runner.errors import UserError
 from runner.reporting.board.server import Board
 from runner.rundir.lock import FolderLock
+from tests.conftest import ROOT
 from tests.reporting.report.run_directories import forbid_reading, make_grid, make_run
 
 HOSTILE = {
@@ -259,3 +262,12 @@ def test_ctrl_c_ends_it_with_the_code_of_other_servers_and_without_a_message(
     monkeypatch.setattr(Board, "serve_forever", press_ctrl_c)
     assert board([str(root), "--port", "0"], ()) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_sigterm_ends_it_with_its_own_code(root):
+    words = [sys.executable, "-m", "runner", "board", str(root), "--port", "0"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+    assert process.returncode == 143

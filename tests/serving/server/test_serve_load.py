@@ -16,7 +16,7 @@ import pytest
 
 from runner.serving.server import workers
 from runner.serving.server.settings import ServeSettings, bind
-from tests.conftest import ROOT
+from tests.conftest import ROOT, python
 from tests.serving.client import (
     HalfSent,
     infer,
@@ -104,6 +104,17 @@ def test_requests_that_wait_are_scored_together_and_a_bad_one_spoils_no_other(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_counts_also_where_an_import_suppresses_exceptions(number, clicks_model, tmp_path):
+    (tmp_path / "uvicorn.py").write_text(
+        f"import os\ntry:\n    os.kill(os.getpid(), {number:d})\n    import time; time.sleep(60)\n"
+        "except BaseException:\n    pass\nraise SystemExit(7)\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), str(ROOT)])
+    words = ("-m", "runner", "serve", str(clicks_model), "--port", "0")
+    assert python(*words, PYTHONPATH=paths).returncode == 128 + number
+
+
 def test_a_second_signal_ends_the_server_at_once(runner, clicks_model):
     with serving(runner, clicks_model) as server:
         held = HalfSent(server.address, click_rows(4))
