@@ -104,11 +104,10 @@ def _tell(error: BaseException, *, with_traceback: bool) -> int:
         error = UserError("the folder in which this command was started is gone; cd to another")
     if isinstance(error, PermissionError) and error.filename:
         error = UserError(f"{error.filename}: {error.strerror}")
-    if isinstance(error, OSError) and error.errno in NO_ROOM:
-        print_error(
-            f"{error.strerror}: {error.filename or 'where this command writes'}; with more room, "
-            "the same command goes on"
-        )
+    if isinstance(cause, OSError) and cause.errno in NO_ROOM:
+        place = f"{cause.strerror}: {cause.filename or 'where this command writes'}"
+        told = place if error is cause else str(error)
+        print_error(f"{told}; with more room, the same command goes on")
         return 1
     if is_out_of_memory(error) and not with_traceback:
         print_error(f"out of memory: {first_line(error)}{address_limit_hint()}")

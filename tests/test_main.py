@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from runner.__main__ import main
-from runner.errors import ConfigError, DataError
+from runner.errors import ConfigError, DataError, system_errors
 from tests.conftest import ROOT, TINY, python
 
 HEAVY = {"torch", "torchrec", "fbgemm_gpu", "pandas", "wandb", "tensorboard", "sklearn"}
@@ -200,6 +200,34 @@ def test_a_lost_output_of_a_command_that_is_done_is_told_as_such():
         "error: No space left on device: what this command prints is not complete. The command "
         "itself is done, and the files that it wrote are whole\n"
     )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_is_a_failure_also_where_a_command_names_the_file(number, monkeypatch, capsys):
+    def fail(words, allow):
+        with system_errors("--html page.html: cannot be written"):
+            raise OSError(number, os.strerror(number), "page.html.tmp")
+
+    monkeypatch.setattr("runner.__main__.run_verb", fail)
+    assert main(["report", "run", "--html", "page.html"]) == 1
+    told = f"error: --html page.html: cannot be written: {os.strerror(number)}; with more room, "
+    assert capsys.readouterr().err == f"{told}the same command goes on\n"
+
+
+def test_a_full_disk_is_known_where_the_writer_of_weights_has_errors_of_its_own(tmp_path):
+    out = str(tmp_path / "weights.safetensors")
+    write = f"write_weights(Path({out!r}), {{'w': np.zeros(10_000)}})"
+    code = f"""
+import resource, numpy as np
+from pathlib import Path
+from runner import __main__
+from runner.serving.artifact.loaded_graph import write_weights
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+__main__.run_verb = lambda words, allow: {write}
+raise SystemExit(__main__.main(["export"]))
+"""
+    done = python("-c", code)
+    assert (done.returncode, "with more room" in done.stderr) == (1, True), done.stderr
 
 
 def test_a_rank_that_no_launcher_has_set_hides_no_message(monkeypatch, capsys):

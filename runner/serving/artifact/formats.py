@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import logging
 import os
@@ -78,7 +79,7 @@ def _check_room(program: torch.export.ExportedProgram, path: Path) -> None:
         raise UserError(
             f"{path.parent.parent}: no space left on device: the exported model needs up to "
             f"{needed / 1e6:,.1f} MB, and {free / 1e6:,.1f} MB are free"
-        )
+        ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     try:
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, needed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +99,9 @@ def write_weights(path: Path, weights: Mapping[str, np.ndarray]) -> None:
     try:
         save_file(dict(weights), path)
     except SafetensorError as error:  # an error of the disk that is not an OSError
-        raise UserError(f"{path}: cannot be written: {error}") from error
+        number = re.search(r"os error (\d+)", str(error))
+        cause = OSError(int(number[1]), str(error)) if number else error
+        raise UserError(f"{path}: cannot be written: {error}") from cause
     # safetensors makes it readable for its owner only
     path.chmod(path.parent.stat().st_mode & 0o666)
 

@@ -178,7 +178,9 @@ def _from_json(name: str, datatype: str, num_dimensions: int, data: Any) -> pa.A
     if is_nested:
         for n, row in enumerate(data):
             if row is not None and type(row) is not list:
-                raise DataError(f"tensor {name!r}: row {n}: {row!r:.80}: no list, as other rows are")
+                raise DataError(
+                    f"tensor {name!r}: row {n}: {row!r:.80}: no list, as other rows are"
+                )
         elements = list(chain.from_iterable(row or () for row in data))
     _check_types(name, datatype, elements)
     if datatype in ("FP32", "FP64"):  # Arrow refuses whole numbers that these would round
