@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from runner.errors import UserError
+from runner.rundir.regular_files import file_state
 from runner.serving.artifact.folder import (
     EXPORT_AGAIN,
     EXPORT_WHOLE,
@@ -229,6 +230,7 @@ class OnnxGraph:
         options = ort.SessionOptions()
         options.intra_op_num_threads = num_threads
         options.log_severity_level = 3  # errors: it warns of constants that it computes each time
+        self._state = file_state(model) if isinstance(model, Path) else None
         source = str(model) if isinstance(model, Path) else model
         self._session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         self._model, self._spec, self._num_threads = model, spec, num_threads
@@ -241,6 +243,8 @@ class OnnxGraph:
     def _bytes(self) -> bytes | memoryview:
         if isinstance(self._model, bytes):
             return self._model
+        if file_state(self._model) != self._state:
+            raise UserError(f"{self._model}: was changed since the model was loaded; load it again")
         return np.memmap(self._model, np.uint8, "r").data
 
     @cached_property

@@ -18,7 +18,13 @@ from runner.data.columns.vocabulary import FIRST_VALUE_ID
 from runner.data.core.blocks import read_parquet
 from runner.data.core.fitted import FittedTransforms
 from runner.errors import UserError, first_line
-from runner.serving.artifact.folder import EXPORT_AGAIN, MANIFEST, Artifact, require_graph
+from runner.serving.artifact.folder import (
+    EXPORT_AGAIN,
+    MANIFEST,
+    Artifact,
+    hash_file,
+    require_graph,
+)
 
 ITEMS, QUERIES = "items.parquet", "queries.parquet"
 QUERY_ROWS = "query_rows.parquet"  # the raw rows of the queries
@@ -90,11 +96,15 @@ def read_item_table(artifact: Artifact) -> ItemTable:
     """Read the items of an artifact.
 
     Raises:
-        UserError: for a model without items, with the reason.
+        UserError: for a model without items, with the reason, and if the file is not what it was
+            when the artifact was opened, such as in a folder that was replaced since.
     """
     if (why := why_no_items(artifact)) is not None:
         raise UserError(f"{artifact.path}: {why}")
-    return read_items(artifact.path / ITEMS, EXPORT_AGAIN)
+    file = artifact.path / ITEMS
+    if hash_file(file) != artifact.manifest["files"][ITEMS]:
+        raise UserError(f"{file}: was changed since the model was loaded; load it again")
+    return read_items(file, EXPORT_AGAIN)
 
 
 def read_items(file: Path, remedy: str) -> ItemTable:

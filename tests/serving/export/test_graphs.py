@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Batch, DataPosition, Schema, SequenceFeature, SparseFeature, TaskSpec
 from runner.cli.init import render
+from runner.errors import UserError
 from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.artifact.folder import GraphSpec, graph_file
 from runner.serving.artifact.formats import save_graph
@@ -338,3 +339,24 @@ def test_onnxruntime_does_not_warn_of_what_nobody_can_change(capfd):
     loaded = OnnxGraph(model.SerializeToString(), spec, 1)
     assert loaded([np.float32([1, 2])])[0].tolist() == [2, 3]
     assert capfd.readouterr().err == ""
+
+
+def test_a_delta_is_not_laid_on_an_onnx_file_that_was_replaced_since_it_was_loaded(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    helper, float_, path = onnx.helper, onnx.TensorProto.FLOAT, tmp_path / "model.onnx"
+
+    def write(value: float) -> None:
+        ends = [[helper.make_tensor_value_info(name, float_, [1])] for name in ("dense", "logits")]
+        weight = onnx.numpy_helper.from_array(np.float32([value]), "w")
+        nodes = [helper.make_node("Mul", ["dense", "w"], ["logits"])]
+        graph = helper.make_graph(nodes, "graph", *ends, [weight])
+        opset = [helper.make_opsetid("", 20)]
+        onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+
+    write(2)
+    loaded = OnnxGraph(path, GraphSpec("model", ("x",), (), (), ("logits",)), 1)
+    assert loaded([np.float32([3])])[0].tolist() == [6]
+    write(5)
+    with pytest.raises(UserError, match=r"model\.onnx: was changed since the model was loaded"):
+        loaded.weight("w")

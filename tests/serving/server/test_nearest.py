@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ import pyarrow as pa
 import pytest
 import tritonclient.http as triton
 
-from runner.errors import DataError
+from runner.errors import DataError, UserError
 from runner.serving.artifact.folder import open_artifact, write_manifest
 from runner.serving.index.build_index import IndexSettings, make_index
 from runner.serving.items.item_index import ItemIndex
-from runner.serving.items.item_table import ItemTable, write_item_table
+from runner.serving.items.item_table import ITEMS as ITEMS_FILE
+from runner.serving.items.item_table import ItemTable, read_items, write_item_table
 from runner.serving.items.item_vectors import make_item_table, write_queries
 from runner.serving.scorer import Scorer
 from runner.serving.server.nearest import NEAREST, describe_nearest, nearest_items, read_left_out
@@ -193,6 +195,15 @@ def test_a_text_that_is_no_unicode_is_refused(items, monkeypatch):
     with pytest.raises(DataError, match=r"leave_out\[1\]='\\ud800': must be a text of whole"):
         read_left_out(items.artifact, given)
     assert read_left_out(items.artifact, {**given, "leave_out": ["\U0001f600"]})
+
+
+def test_items_of_a_model_that_was_replaced_since_it_was_loaded_are_not_searched(model, tmp_path):
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    rows, loaded = item_rows(2).drop_columns(["item"]), Scorer.load(folder)
+    items = read_items(folder / ITEMS_FILE, "")
+    write_item_table(folder, replace(items, vectors_ID=-items.vectors_ID))
+    with pytest.raises(UserError, match=r"items\.parquet: was changed since the model was loaded"):
+        loaded.top_k(rows, 3)
 
 
 def test_metadata_name_the_datatype_of_the_ids(items):
