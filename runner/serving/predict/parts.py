@@ -164,14 +164,13 @@ def write_part(
     # a part belongs to one rank, so that no other process writes under this name
     temporary = path.with_name(f".{path.name}.tmp")
     # scores and vectors hardly repeat: building dictionaries would take most of the time
-    repeating = [_leaf(column) for column in rows.schema if not _holds_floats(column.type)]
     try:
         with temporary.open("wb") as file:
             pq.write_table(
                 rows,
                 file,
                 row_group_size=rows.num_rows,
-                use_dictionary=repeating,
+                use_dictionary=_repeating_leaves(rows.schema),
                 write_page_checksum=True,
             )
             file.flush()
@@ -183,17 +182,12 @@ def write_part(
     sync_path(folder)
 
 
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_fixed_size_list(type_))
-
-
-def _holds_floats(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(type_.value_type if _is_list(type_) else type_))
-
-
-def _leaf(column: pa.Field) -> str:
-    """Return the name that Parquet gives to the values of a column."""
-    return f"{column.name}.list.element" if _is_list(column.type) else str(column.name)
+def _repeating_leaves(columns: pa.Schema) -> list[str]:
+    """Return the leaves of columns, as Parquet names them, except those of floats."""
+    buffer = pa.BufferOutputStream()
+    pq.write_table(columns.empty_table(), buffer)
+    leaves = pq.read_metadata(pa.BufferReader(buffer.getvalue())).schema
+    return [leaf.path for leaf in leaves if leaf.physical_type not in ("FLOAT", "DOUBLE")]
 
 
 @dataclass

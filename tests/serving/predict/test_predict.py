@@ -317,6 +317,21 @@ def test_a_part_for_which_the_disk_has_no_room_leaves_nothing(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+def test_kept_values_of_every_nested_type_that_repeat_are_written_once(tmp_path):
+    words = [["a", "b"]] * 100
+    columns = {
+        "large": pa.array(words, pa.large_list(pa.string())),
+        "nested": pa.array([[w] for w in words], pa.list_(pa.list_(pa.string()))),
+        "struct": pa.array([{"text": "a", "number": 1.5}] * 100),
+        "floats": pa.array([[1.5]] * 100, pa.large_list(pa.float32())),
+    }
+    write_part(tmp_path, 0, pa.table(columns), 0, [])
+    group = pq.read_metadata(tmp_path / "part-000000.parquet").row_group(0)
+    leaves = [group.column(n) for n in range(group.num_columns)]
+    plain = [leaf.path_in_schema for leaf in leaves if not leaf.has_dictionary_page]
+    assert plain == ["struct.number", "floats.list.element"]
+
+
 def test_a_folder_with_files_of_another_kind_is_refused_and_gets_no_lock(tmp_path):
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(UserError, match="thesis"):
