@@ -248,13 +248,7 @@ class Scorer:
             leave_out: raw ids of items that are found for no row.
         """
         vectors_RD = self.run_arrays("query", arrays)["vectors"]
-        seen = self._seen(arrays)
-        if rows := index.table_rows(leave_out):
-            ids_RL, length_R = seen or (np.zeros((len(vectors_RD), 0), np.int64), np.int64(0))
-            first_RE = np.broadcast_to(np.array(rows), (len(vectors_RD), len(rows)))
-            lengths_R = np.broadcast_to(length_R + len(rows), len(vectors_RD))
-            seen = np.concatenate((first_RE, ids_RL), axis=1), lengths_R
-        return index.find(vectors_RD, top_k, seen)
+        return index.find(vectors_RD, top_k, self._seen(arrays), index.table_rows(leave_out))
 
     @property
     def index(self) -> ItemIndex:

@@ -49,21 +49,28 @@ class ItemIndex:
         return cls(items.ids, items.rows_I, partial(search_exactly, items.vectors_ID))
 
     def find(
-        self, query_RD: np.ndarray, top_k: int, seen: tuple[np.ndarray, np.ndarray] | None = None
+        self,
+        query_RD: np.ndarray,
+        top_k: int,
+        seen: tuple[np.ndarray, np.ndarray] | None = None,
+        left_out: Sequence[int] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Find the best items, best first.
 
         Args:
             query_RD: float32.
             seen: rows of the table that are left out, [R, L], and their number, [R].
+            left_out: rows of the table that are left out for every query.
 
         Returns:
             Positions [R, K], -1 where there are no more items, and their scores [R, K].
         """
-        if seen is None:
+        if seen is None and not left_out:
             return self._search(query_RD, top_k)
+        no_ids_RL = np.zeros((len(query_RD), 0), np.int64)
+        ids_RL, length_R = seen or (no_ids_RL, no_ids_RL.sum(axis=1))
         parts = [
-            self._find_unseen(query_RD[rows], top_k, seen[0][rows], seen[1][rows])
+            self._find_unseen(query_RD[rows], top_k, ids_RL[rows], length_R[rows], left_out)
             for start in range(0, max(1, len(query_RD)), ROWS_AT_ONCE)
             for rows in (slice(start, start + ROWS_AT_ONCE),)
         ]
@@ -79,13 +86,18 @@ class ItemIndex:
         return rows
 
     def _find_unseen(
-        self, query_RD: np.ndarray, top_k: int, seen_RL: np.ndarray, length_R: np.ndarray
+        self,
+        query_RD: np.ndarray,
+        top_k: int,
+        seen_RL: np.ndarray,
+        length_R: np.ndarray,
+        left_out: Sequence[int],
     ) -> tuple[np.ndarray, np.ndarray]:
         longest = int(length_R.max(initial=0))
         seen_RL = np.where(np.arange(longest) < length_R[:, None], seen_RL[:, :longest], -1)
-        positions, scores = self._search(query_RD, top_k + longest)
+        positions, scores = self._search(query_RD, top_k + longest + len(left_out))
         rows = self.rows_I[positions]
-        out = positions < 0
+        out = (positions < 0) | np.isin(rows, left_out)
         for place in range(longest):
             out |= rows == seen_RL[:, place, None]
         order_RK = np.argsort(out, axis=1, kind="stable")[:, :top_k]
