@@ -194,8 +194,10 @@ class TrainedRun:
         import pandas as pd
 
         frame = pd.DataFrame(read_jsonl(self.dir / "metrics.jsonl"))
-        numbers = [name for name in frame.columns if name != "split"]
-        return frame.assign(**{name: pd.to_numeric(frame[name]) for name in numbers})
+        for name in frame.columns.drop("split", errors="ignore"):
+            if not pd.api.types.is_numeric_dtype(frame[name]):
+                frame[name] = [float(x) for x in frame[name].fillna("NaN")]  # it may be "Infinity"
+        return frame
 
     @property
     def checkpoints(self) -> dict[int, Path]:

@@ -23,6 +23,7 @@ import runner as public
 from runner.config.targets import allowed_packages
 from runner.errors import ConfigError, DataError, UserError
 from runner.serving import Scorer
+from runner.serving.api import TrainedRun
 from runner.serving.export.plan import plan_export
 from runner.serving.predict.plan import make_plan
 from runner.serving.predict.run import predict_files
@@ -87,6 +88,18 @@ def test_a_run_has_its_facts(trained):
     assert test == trained.metrics["test/auc"]
     assert history["loss"].dtype == float
     assert all((folder / "manifest.json").exists() for folder in trained.checkpoints.values())
+
+
+def test_a_history_with_metrics_that_are_undefined_is_a_table_of_numbers(tmp_path):
+    rows = [
+        {"split": "train", "step": 1, "loss": 0.5, "auc": "NaN"},
+        {"split": "validation", "step": 1, "loss": "Infinity", "auc": 0.5, "rce": "-Infinity"},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    history = TrainedRun(tmp_path).history
+    assert history["step"].dtype == np.int64
+    found = history[["loss", "auc", "rce"]].to_numpy(float).tolist()
+    assert repr(found) == "[[0.5, nan, nan], [inf, 0.5, -inf]]"
 
 
 @pytest.mark.parity("L22")
