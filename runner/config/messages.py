@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import find_similar_keys, key_of_options
+from runner.config.options import list_groups
 from runner.config.settings import FREELY_NAMED_NODES
 from runner.config_value import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
@@ -103,7 +104,7 @@ def value_for_group(text: str, node: DictConfig, value: Any) -> str:
     return f"{text}: {key} is a group of keys{listed}, not one value{hint}"
 
 
-def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
+def unknown_key(text: str, key: str, known: Collection[str]) -> str:
     """Return the message for an unknown key, with the options that have it, or the nearest keys."""
     if (option_key := key_of_options(key)) is not None:
         options, first = option_key
@@ -118,6 +119,7 @@ def unknown_key(text: str, key: str, known: Sequence[str]) -> str:
             f"model.net.top, of which this model has {which}; `python -m runner ls model=NAME` "
             "lists the keys of a model"
         )
+    known = {*known, *(group for group, _ in list_groups() if "/" not in group)}
     near = nearest_keys(key, {*known, *find_similar_keys(key)})
     if near and near[0] not in known and (option_key := key_of_options(near[0])) is not None:
         options, first = option_key
@@ -148,6 +150,7 @@ def bad_override(override: Override, config: DictConfig, error: Exception) -> st
     inner = dotted_keys(value, f"{key}.") if isinstance(value, dict) else ()
     unknown = next((name for name in inner if name not in known), key)
     is_new = unknown not in known and not override.is_delete() and _may_hold(unknown, config)
+    is_new &= isinstance(value, dict) or key.rpartition(".")[0] not in FREELY_NAMED_NODES
     if is_new and key_of_options(unknown) is None:
         word = shlex.quote(f"+{text}")
         return f"{text}: there is no key {unknown!r} yet; a key of one's own has a +: {word}"

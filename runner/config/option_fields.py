@@ -76,11 +76,15 @@ def read_fields(path: Path, prefix: str) -> list[OptionField]:
 
 
 def find_similar_keys(key: str) -> list[str]:
-    """Return the keys of all options that differ from a dotted key in the letters of its end."""
+    """Return the keys of all options that differ from a dotted key in the letters of its end.
+
+    Keys of its group that end alike, such as tracker.wandb.project for tracker.project, are others.
+    """
     node, _, last = key.rpartition(".")
     keys = {known for *_, keys in _keys_of_options(key, ()) for known in keys}
     lasts = [end for group, _, end in (known.rpartition(".") for known in keys) if group == node]
-    return [f"{node}.{end}" for end in get_close_matches(last, lasts, len(lasts) or 1, SIMILAR)]
+    close = get_close_matches(last, lasts, len(lasts) or 1, SIMILAR)
+    return [*(f"{node}.{end}" for end in close), *(k for k in keys if k.endswith(f".{last}"))]
 
 
 def _keys_of_options(key: str, config_dirs: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:

@@ -18,11 +18,11 @@ from runner.config.declarations import (
     read_declarations,
     settings_of,
 )
-from runner.config.messages import dotted_keys
+from runner.config.messages import dotted_keys, unknown_key
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.config_value import find_wrong_types, matches_type, shorten, type_name, wrong_type
-from runner.errors import explain_hint, nearest_keys, unknown_setting
+from runner.errors import unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
 
@@ -165,7 +165,7 @@ def _unknown(key: str, value: Any, known: list[str]) -> str:
     text = f"{key}={shorten(value)}"
     if key == "experiments":  # the group, which is not a key
         return f"{text}: the first line of an experiment's file must be `# @package _global_`"
-    return f"{text}: there is no key {key!r}{explain_hint(nearest_keys(key, known))}"
+    return unknown_key(text, key, known)
 
 
 def _dotted(key: str, value: Any) -> str:

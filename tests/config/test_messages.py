@@ -26,6 +26,12 @@ def command(monkeypatch, capsys, tmp_path):
         (["checkpoint.every=5"], ["nearest: 'checkpoint.save_every';"]),  # not delivery.every
         (["batchsize=8"], ["nearest: 'trainer.batch_size'"]),
         (["modle=dlrm"], ["nearest: 'model'"]),
+        (["experiment=bars"], ["nearest: 'experiments'; `python -m runner explain experiments`"]),
+        (["+experiment=bars"], ["nearest: 'experiments'; `python -m runner explain experiments`"]),
+        (["recipes=bars"], ["nearest: 'recipe';"]),
+        (["tracker.project=mine"], ["nearest: 'tracker.wandb.project' of tracker=wandb;"]),
+        (["callbacks.limit=6h"], ["nearest: 'callbacks.time_limit.limit' of callbacks=time_limit;"]),
+        (["tracker.mine._target_=own.Tracker"], ["own has a +: +tracker.mine._target_=own.Trac"]),
         (["model=mpl"], ["nearest: 'mlp'"]),  # letters swapped are one mistake, as in ple two
         (["trainer.batch_size=abc"], ["expected whole number or auto, got text 'abc'"]),
         (["trainer.batch_size=1.5"], ["expected whole number or auto, got number 1.5"]),
