@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.compose import ComposedConfig
+from runner.config.hydra_text import quote_hydra_value
 from runner.config.rules import check_config
 from runner.config.settings import ONLINE_LOOP, TRAIN_LOOP
 from runner.distributed.ray_nodes import NodeRole, call_on_nodes
@@ -134,7 +135,7 @@ def train_on_cluster(request: Mapping[str, Any]) -> dict[str, Any]:
         os.makedirs(folder, exist_ok=True)
         run_dir = Path(folder) / "run"
         log = Path(folder) / (f"job-{role.number}.log" if role and role.number else "job.log")
-        words = [*request["words"], f"hydra.run.dir={json.dumps(str(run_dir))}"]
+        words = [*request["words"], f"hydra.run.dir={quote_hydra_value(str(run_dir))}"]
         with open_for_append(log) as output:
             process = subprocess.run(
                 [*start, "-m", "runner", *words],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
@@ -18,6 +17,7 @@ from runner.config.compose import ComposedConfig, compose_job
 from runner.config.composed_checks import check_composed, with_row_count
 from runner.config.groups import load_groups
 from runner.config.hydra_keys import find_hydra_problem
+from runner.config.hydra_text import hydra_value
 from runner.config.overrides import (
     HIDDEN_WIDTHS,
     find_repeated,
@@ -220,7 +220,7 @@ def _settings_of_each_job(settings: SearchSettings, parsed: Sequence[Override]) 
     """
     overridden = {o.key_or_group for o in parsed}
     overridden |= set() if overridden.isdisjoint(LENGTH_KEYS) else set(LENGTH_KEYS)
-    return [f"{k}={json.dumps(v)}" for k, v in settings.each_job.items() if k not in overridden]
+    return [f"{k}={hydra_value(v)}" for k, v in settings.each_job.items() if k not in overridden]
 
 
 def _is_sweep_wide(override: Override) -> bool:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from runner.cli.show_proposal import print_proposal
 from runner.cli.verb_parser import VerbParser
-from runner.config.hydra_text import hydra_mapping, shell_override
+from runner.config.hydra_text import hydra_value, shell_override
 from runner.config.proposed_length import FEW_ROWS, next_item_overrides, table_overrides
 from runner.data.columns.schema_file import expand_pattern
 from runner.data.proposal.columns.choose_roles import SeveralLabelsError
@@ -312,7 +312,7 @@ def _scale_overrides(
     }
     words = ""
     for key, by_task in (("model.net.scale", scales), ("model.loss.weights", weights)):
-        words += f" {shlex.quote(f'{key}={hydra_mapping(by_task)}')}" if by_task else ""
+        words += f" {shlex.quote(f'{key}={hydra_value(by_task)}')}" if by_task else ""
     return words
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from typing import Any
 
 _NO_TEXTS = ("null", "true", "false", "nan", "inf")  # words of another type in Hydra's grammar
 
@@ -22,14 +23,28 @@ def quote_hydra_value(text: str) -> str:
     is_text = is_word or "/" in text or text.endswith(".yaml")
     if is_text and re.fullmatch(r"[A-Za-z0-9_/.@%+-]+", text):
         return text
+    return _quote(text, "single")
+
+
+def hydra_value(value: Any) -> str:
+    """Return a value of a configuration, such as a list of mappings, in Hydra's grammar."""
+    from hydra.core.override_parser.types import escape_special_characters
+
+    if isinstance(value, Mapping):
+        items = (f"{escape_special_characters(k)}: {hydra_value(v)}" for k, v in value.items())
+        return f"{{{', '.join(items)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(hydra_value, value))}]"
+    if isinstance(value, str):
+        return _quote(value, "double")
+    return "null" if value is None else str(value).lower()  # as in YAML: true, inf
+
+
+def _quote(text: str, quote: str) -> str:
+    from hydra.core.override_parser.types import Quote, QuotedString
+
     text = text.replace("${", "\\${")  # OmegaConf would resolve it
-    return "'" + text.replace("\\'", "\\\\'").replace("'", "\\'") + "'"
-
-
-def hydra_mapping(numbers: Mapping[str, float]) -> str:
-    """Return numbers by name in Hydra's syntax, with a backslash before special characters."""
-    names = {name: re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", name) for name in numbers}
-    return "{" + ", ".join(f"{names[name]}: {number:g}" for name, number in numbers.items()) + "}"
+    return QuotedString(text, Quote[quote]).with_quotes()
 
 
 def shell_override(key: str, path: object) -> str:

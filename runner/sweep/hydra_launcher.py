@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from runner.config.hydra_text import quote_hydra_value
 from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
 from runner.machine.imports import missing_extra
 from runner.rundir.masked_streams import mask_standard_streams
@@ -156,7 +157,7 @@ def submit(request: Mapping[str, Any]) -> int:
     overrides = [
         f"hydra/launcher={request['launcher']}",
         *request["settings"],
-        f"hydra.sweep.dir={json.dumps(request['place'])}",
+        f"hydra.sweep.dir={quote_hydra_value(request['place'])}",
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
         "hydra/job_logging=none",

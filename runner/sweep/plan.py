@@ -74,7 +74,8 @@ class SweepJob:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The overrides in which the sweep's jobs differ."""
-        return tuple(o for o in self.overrides if override_key(o) in self.varying)
+        keys = set(map(override_key, self.varying))  # those of a search may have a +
+        return tuple(o for o in self.overrides if override_key(o) in keys)
 
     @property
     def short_name(self) -> str:

@@ -11,7 +11,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from runner.config.hydra_text import quote_hydra_value, shell_override
+from runner.config.hydra_text import hydra_value, quote_hydra_value, shell_override
 from runner.config.overrides import parse_job_overrides
 from runner.distributed import parent_death
 from runner.sweep.local_process import (
@@ -49,11 +49,30 @@ def test_a_jobs_command_is_one_that_a_person_could_give(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path", ["out/x", "/a b/c", "/it's/x", "/a=b,c/[1]/{x}", "12/3", "/é/x", "/back\\slash/it\\'s"]
+    "path",
+    [
+        "out/x",
+        "/a b/c",
+        "/it's/x",
+        "/a=b,c/[1]/{x}",
+        "12/3",
+        "/é/x",
+        "/back\\slash/it\\'s",
+        "/é/end\\",
+    ],
 )
 def test_a_path_survives_hydras_grammar(path):
     (found,) = parse_job_overrides([f"hydra.run.dir={quote_hydra_value(path)}"])
     assert found.value() == path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[{"pattern": r"^top\.\d", "frozen": True}], {"a b": 1e-5}, "é", 'it\'s "x"', "1", None],
+)
+def test_a_value_of_each_job_survives_hydras_grammar(value):
+    (found,) = parse_job_overrides([f"key={hydra_value(value)}"])
+    assert found.value() == value
 
 
 def test_a_path_in_a_command_is_no_reference_to_another_key():

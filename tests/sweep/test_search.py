@@ -13,6 +13,8 @@ from runner.config.settings import SearchSettings
 from runner.errors import UserError
 from runner.sweep.database import SweepDatabase
 from runner.sweep.optuna_trials import Trials
+from runner.sweep.plan import SweepJob
+from runner.sweep.search import _check_same_settings
 from runner.sweep.space import read_space
 from tests.sweep.driver import search_run
 from tests.sweep.stand_in import signature
@@ -349,6 +351,11 @@ def test_a_search_with_other_fixed_settings_does_not_take_the_values_of_the_old(
     unsigned = {"fixed": ["width=8", "trainer.num_threads=1", "tracker=none"]}
     assert search_run(tmp_path, SPACE, num_trials=3, **(request | unsigned)) == 0
     assert list(starts(tmp_path).values()) == [1, 1, 1], "done jobs are not run again"
+
+
+def test_a_search_over_keys_with_a_plus_goes_on_where_it_was_stopped():
+    jobs = [SweepJob(f"{n}", f"{n}", (f"++x={n}",), {"++x": f"{n}"}) for n in range(2)]
+    _check_same_settings("here", jobs, [("0", jobs[0].overrides)])
 
 
 def test_a_search_whose_jobs_all_failed_goes_on_with_mended_settings(tmp_path):
