@@ -25,6 +25,7 @@ from runner.errors import (
     UserError,
     describe_raised_warning,
     first_line,
+    is_drawable,
     is_interruption,
     wrap_words,
 )
@@ -195,7 +196,7 @@ def print_error(message: str) -> None:
     with suppress(UserError):  # this message may be about a rank that is not a number
         if launched_rank():
             return
-    colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    colour = is_drawable(sys.stderr) and not os.environ.get("NO_COLOR")
     text = f"error: {replace_controls(message)}"
     if sys.stderr.isatty():
         text = wrap_words(text, shutil.get_terminal_size().columns, indent=3)

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 # a full disk, a quota, a limit of `ulimit -f` or of the file system
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -204,6 +205,11 @@ def nearest_keys(key: str, known: Iterable[str]) -> list[str]:
 
     scored = sorted(((similarity(k), k) for k in known), reverse=True)
     return [k for score, k in scored[:3] if score >= 0.6 and score >= scored[0][0] - 0.02]
+
+
+def is_drawable(stream: TextIO) -> bool:
+    """Return whether a stream is a terminal with colours and a cursor that can be moved."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def wrap_words(text: str, width: int, indent: int = 0) -> str:

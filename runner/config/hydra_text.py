@@ -28,7 +28,7 @@ def quote_hydra_value(text: str) -> str:
 
 def hydra_value(value: Any) -> str:
     """Return a value of a configuration, such as a list of mappings, in Hydra's grammar."""
-    from hydra.core.override_parser.types import escape_special_characters
+    from hydra._internal.grammar.utils import escape_special_characters
 
     if isinstance(value, Mapping):
         items = (f"{escape_special_characters(k)}: {hydra_value(v)}" for k, v in value.items())

@@ -53,7 +53,7 @@ class LiveView:
             self._count_known(job, outcome)
 
     def __enter__(self) -> LiveView:
-        if self.console.is_terminal:
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._live = Live(console=self.console, auto_refresh=False, transient=True)
             self._live.start()
         return self

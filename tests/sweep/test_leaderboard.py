@@ -198,7 +198,8 @@ def test_nan_and_infinity_in_a_result_are_numbers_again():
 
 def test_the_live_view_counts_and_knows_the_best_and_the_time_left():
     jobs = [job("0.1", n) for n in range(4)]
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    terminal = {"force_terminal": True, "_environ": {"TERM": "xterm"}}
+    console = Console(file=io.StringIO(), width=120, **terminal)
     before = [(job("0.1", 9), Outcome("completed"))]
     waiting = [(j, Path(), Outcome("waiting")) for j in jobs]
     with LiveView(console, plan(waiting), before) as view:
@@ -232,9 +233,11 @@ def test_on_a_narrow_terminal_settings_fold_between_words_under_whole_headings()
     assert "net.embedding_dropout" in text_of(results, width=160).split()
 
 
-def test_lines_of_a_sweep_say_the_settings_of_a_job_once():
+@pytest.mark.parametrize("is_dumb_terminal", [False, True])
+def test_lines_of_a_sweep_say_the_settings_of_a_job_once(is_dumb_terminal):
     results = [with_many_settings(n, value=0.7 + n / 100) for n in (1, 2)]
-    console = Console(file=io.StringIO(), width=120)
+    terminal = {"force_terminal": is_dumb_terminal, "_environ": {"TERM": "dumb"}}
+    console = Console(file=io.StringIO(), width=120, **terminal)
     with LiveView(console, plan(results)) as view:
         for made, folder, outcome in results:
             view.started(made, folder)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from runner.errors import is_drawable
+
 Advance = Callable[[int], None]  # called from any thread with the number of newly finished units
 
 LINE_EVERY_S = 5.0
@@ -17,7 +19,7 @@ LINE_EVERY_S = 5.0
 def show_progress(label: str, total: int, unit: str = "rows") -> Iterator[Advance]:
     """Show `label` with the finished share of `total` and, at the end, the elapsed time."""
     started = time.monotonic()
-    if sys.stderr.isatty():
+    if is_drawable(sys.stderr):
         with _bar(label, total) as advance:
             yield advance
     else:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any, TextIO
 
-from runner.errors import NO_ROOM
+from runner.errors import NO_ROOM, is_drawable
 from runner.reporting.console.format import TextTable, fit_to_width
 
 if TYPE_CHECKING:
@@ -170,7 +170,4 @@ def make_surface(stream: TextIO) -> PlainSurface | TerminalSurface:
     kernel = sys.modules.get("ipykernel.iostream")  # in a notebook it is there already
     if kernel is not None and isinstance(stream, kernel.OutStream):
         return NotebookSurface(stream, sys.stderr)
-    capable = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-    return (
-        TerminalSurface(stream) if stream.isatty() and capable else PlainSurface(stream, sys.stderr)
-    )
+    return TerminalSurface(stream) if is_drawable(stream) else PlainSurface(stream, sys.stderr)
