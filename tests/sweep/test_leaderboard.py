@@ -233,6 +233,13 @@ def test_on_a_narrow_terminal_settings_fold_between_words_under_whole_headings()
     assert "net.embedding_dropout" in text_of(results, width=160).split()
 
 
+@pytest.mark.parametrize("width", [20, 40])
+def test_on_a_terminal_of_few_columns_neither_numbers_nor_settings_are_cut(width):
+    text = text_of(RESULTS[:3], width)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    assert {"settings", "lr=0.1", "validation/auc", "0.80000", "completed"} <= set(text.split())
+
+
 @pytest.mark.parametrize("is_dumb_terminal", [False, True])
 def test_lines_of_a_sweep_say_the_settings_of_a_job_once(is_dumb_terminal):
     results = [with_many_settings(n, value=0.7 + n / 100) for n in (1, 2)]

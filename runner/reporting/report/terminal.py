@@ -30,6 +30,7 @@ _ERROR_WIDTH = 30  # width in characters that is reserved for errors
 _SETTINGS_IN_A_CELL = 6  # if there are more, values that most runs share are left out
 _LONGEST_LABEL = 40  # characters of a folder's name that stands above the settings of its run
 _LONGEST_TOLD = 30  # characters of a value that most of the runs have, where it is told
+_LEAST_FOLDED = 5  # characters of a column that folds
 _FOLDING_ROOM = 20  # characters beyond the longest word before a metric is left out
 _FRONT_MARK = "*"
 _STYLES = {
@@ -114,7 +115,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
     if with_errors:
         used = needed(out, _runs_table(board, metrics))
         error_width = max(_ERROR_WIDTH, out.width - used - 3)
-    out.print(_runs_table(board, metrics, error_width))
+    _print_uncut(out, _runs_table(board, metrics, error_width))
     if common:
         settings = " ".join(f"{name}={value}" for name, value in common.items())
         print_line(out, f"unless its row says otherwise, a run has {settings}")
@@ -123,7 +124,7 @@ def show_leaderboard(out: Console, board: Leaderboard, *, with_errors: bool = Fa
         where = f"are only in {board.file}" if board.file else "are not shown here"
         print_line(out, f"{num_hidden:,} of {len(board.runs):,} {board.unit} {where}")
     if board.has_repeated_settings:
-        out.print(_seeds_table(by_settings, metrics[:2]))
+        _print_uncut(out, _seeds_table(by_settings, metrics[:2]))
 
 
 def _most_common(board: Leaderboard) -> dict[str, str]:
@@ -283,6 +284,18 @@ def _width(out: Console, table: Table) -> int:
 def _least_width(out: Console, table: Table) -> int:
     """Return the width of a table that folds without cutting a word, with some room to spare."""
     return Measurement.get(out, out.options.update(width=10_000), table).minimum + _FOLDING_ROOM
+
+
+def _print_uncut(out: Console, table: Table) -> None:
+    """Print a table, wider than the terminal if numbers or settings would be cut otherwise."""
+    folding = [(c, c.max_width) for c in table.columns if not c.no_wrap or c.max_width is not None]
+    for column, _ in folding:
+        column.max_width = _LEAST_FOLDED
+    least = _width(out, table)
+    for column, max_width in folding:
+        column.max_width = max_width
+    table.width = least + _FOLDING_ROOM if least > out.width else None
+    out.print(table, crop=False)
 
 
 def print_line(out: Console, text: str) -> None:
