@@ -81,7 +81,8 @@ def find_repeated(parsed: Sequence[Override]) -> list[tuple[Override, Override]]
     last: dict[str, Override] = {}
     repeated: list[tuple[Override, Override]] = []
     for override in reversed(parsed):
-        is_whole = override.type is OverrideType.CHANGE and not isinstance(override.value(), dict)
+        replaces = override.type in (OverrideType.CHANGE, OverrideType.FORCE_ADD)
+        is_whole = replaces and not isinstance(override.value(), dict)
         if is_whole and override.package is None:
             later = last.setdefault(override.key_or_group, override)
             if later.input_line != override.input_line:

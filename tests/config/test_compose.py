@@ -108,6 +108,12 @@ def test_an_override_that_a_later_one_makes_void_is_told():
     )
 
 
+def test_two_plus_signs_make_an_earlier_override_void_too():
+    assert compose(["seed=1", "++seed=2"]).notes == ("seed=1: has no effect, ++seed=2 follows",)
+    with pytest.raises(ConfigError, match=r"seed=1,2: has no effect, \+\+seed=3,4 follows"):
+        expand_grid(["seed=1,2", "++seed=3,4"])
+
+
 def test_nothing_is_displaced_when_the_other_is_given_as_null():
     composed = compose(["trainer.max_steps=10", "trainer.max_epochs=null"])
     assert composed.notes == ()
