@@ -13,7 +13,7 @@ from runner.cli.verb_parser import VerbParser
 from runner.config.locations import CONF
 from runner.config.option_fields import OptionField, key_of_options, read_fields
 from runner.config.options import list_groups
-from runner.config.overrides import own_key
+from runner.config.overrides import own_key, parse_overrides
 from runner.config.signature import signed_as
 from runner.errors import UserError, nearest_hint, raise_combined
 from runner.rundir.diff import flatten
@@ -72,7 +72,8 @@ def explain(words: Sequence[str], allow: Sequence[str]) -> int:
         if (found := key_of_options(key, args.config_dir)) is not None:
             raise UserError(f"{key} is a key of {found[0]}: explain {key} {found[1]}")
         last = [known for known in values if known.endswith(f".{key}")]
-        near = f"; there are: {', '.join(last)}" if last else nearest_hint(key, values, count=3)
+        names = [*values, *groups]
+        near = f"; there are: {', '.join(last)}" if last else nearest_hint(key, names, count=3)
         raise UserError(f"explain {key}: no such key{near}; `python -m runner ls` lists groups")
     group_text = f"a group of {len(inside)} keys: {', '.join(inside)}"
     print(f"{key}: {_written(values[key]) if key in values else group_text}")
@@ -137,10 +138,13 @@ def _set_by(
     settings: Sequence[tuple[Path, OptionField]],
     groups: Container[str],
 ) -> str:
-    for word in reversed(composed.overrides):
-        name = re.split("=|@", word.lstrip("+~"), maxsplit=1)[0]
-        name = own_key(name, composed.config.get("model", {}).get("net", {}))
-        if f"{key}.".startswith(f"{name}.") and name not in groups:
+    for override in reversed(parse_overrides(composed.overrides)):
+        word, value = override.input_line, None if override.is_delete() else override.value()
+        name = own_key(override.key_or_group, composed.config.get("model", {}).get("net", {}))
+        names = [name] if name not in groups else []
+        if isinstance(value, dict):
+            names = [f"{name}.{inner}" for inner in dict(flatten(value))]
+        if any(f"{key}.".startswith(f"{name}.") for name in names):
             return f"{word} of this command{_default(settings)}"
     for note in composed.notes:  # on derived keys
         named = re.split("[ =,;()]+", note)

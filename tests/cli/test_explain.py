@@ -66,6 +66,13 @@ def test_an_override_of_a_key_without_a_dot_is_named(capsys, word):
     assert any(s.startswith(f"  set by   {word} of this command; ") for s in shown)
 
 
+def test_an_override_of_several_keys_of_a_group_is_named_for_those_keys_only(capsys):
+    word = "trainer={max_epochs: 3, clip: {value: 1.0}}"
+    for key in ("trainer.max_epochs", "trainer.clip.value"):
+        assert f"  set by   {word} of this command; " in "\n".join(explain(capsys, key, word))
+    assert "of this command" not in "\n".join(explain(capsys, "trainer.tf32", word))
+
+
 def test_a_value_is_shown_as_it_was_written(capsys):
     assert explain(capsys, "name", "name='kühl, ß'")[0] == "name: kühl, ß"
 
@@ -120,6 +127,8 @@ def test_a_rate_is_described_and_a_last_part_finds_all_keys_that_end_so(capsys):
 def test_an_unknown_key_names_the_nearest(capsys):
     assert main(["explain", "trainer.acumulate"]) == 2
     assert "nearest: 'trainer.accumulate'" in capsys.readouterr().err
+    assert main(["explain", "experiment"]) == 2
+    assert "no such key; nearest: 'experiments'" in capsys.readouterr().err
     assert main(["explain", "hydra.run.dir"]) == 2
     assert "`python -m runner --cfg hydra`" in capsys.readouterr().err
 

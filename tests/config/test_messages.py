@@ -30,7 +30,7 @@ def command(monkeypatch, capsys, tmp_path):
         (["+experiment=bars"], ["nearest: 'experiments'; `python -m runner explain experiments`"]),
         (["recipes=bars"], ["nearest: 'recipe';"]),
         (["tracker.project=mine"], ["nearest: 'tracker.wandb.project' of tracker=wandb;"]),
-        (["callbacks.limit=6h"], ["nearest: 'callbacks.time_limit.limit' of callbacks=time_limit;"]),
+        (["callbacks.limit=6h"], ["nearest: 'callbacks.time_limit.limit' of callbacks=time_li"]),
         (["tracker.mine._target_=own.Tracker"], ["own has a +: +tracker.mine._target_=own.Trac"]),
         (["model=mpl"], ["nearest: 'mlp'"]),  # letters swapped are one mistake, as in ple two
         (["trainer.batch_size=abc"], ["expected whole number or auto, got text 'abc'"]),
