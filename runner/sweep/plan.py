@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.config.settings import LauncherSettings, make_settings
 from runner.errors import ConfigError, UserError, raise_combined
+from runner.rundir.secrets import mask_secrets
 
 # Keys of the sweep as a whole, which are part of no job, no identity and no hash of the sweep.
 _SWEEP_WIDE_KEYS = re.compile(
@@ -229,7 +230,9 @@ def note_monitors(monitored: Collection[str], metric: str) -> list[str]:
 def slug(job: SweepJob) -> str:
     """Return a readable name for a job's folder. Nothing is ever read back from it."""
     short = _short_keys(list(job.varying))
-    parts = [f"{short[k]}-{_safe(v)}" for k, v in job.varying.items()]
+    # the database and the leaderboard mask a secret in the name, too, which then names no folder
+    values = {k: mask_secrets(v, everything=False) for k, v in job.varying.items()}
+    parts = [f"{short[k]}-{_safe(v)}" for k, v in values.items()]
     text = _safe("_".join(parts) or "job")[:_MAX_SLUG_LENGTH].strip("-_.")
     return f"{text}_{job.signature}"
 

@@ -112,6 +112,12 @@ def test_a_folder_is_named_for_people_and_safe_in_hydras_grammar():
     assert len(slug(long)) < 100
 
 
+def test_a_folder_is_not_named_by_a_secret(monkeypatch):
+    monkeypatch.setenv("SWEPT_TOKEN", "hunter2-secret9")
+    found = plan(grid(url=["http://me:hunter2-secret9@here", "b"])).jobs[0]
+    assert slug(found).startswith("url-http-me-oc.env-SWEPT_TOKEN-here_")
+
+
 def test_if_the_names_of_jobs_vary_the_directory_is_named_by_the_swept_keys():
     def check(overrides):
         return CheckedJob(signature(overrides), overrides[0].split("=")[1], {}, TEMPLATE)
