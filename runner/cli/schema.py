@@ -279,7 +279,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
     is_bad = any(f.non_finite_share or f.num_wrong for f in used)
     is_bad |= any(find_stray_values(f) for f, role in labels if not role.settings)
     is_bad |= bool(proposal.num_untimed or proposal.has_malformed)
-    if is_bad or any(f.missing_share for f, _ in labels):
+    if is_bad or any(f.missing_share for f, role in labels if "default" not in role.settings):
         more += SKIP_BAD_ROWS
     length = " ".join(table_overrides(num_rows))
     return f"next: python -m runner {data} {length}{more}"

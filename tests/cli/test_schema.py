@@ -137,6 +137,22 @@ def test_a_label_with_missing_values_is_told_with_what_trains_on_the_other_rows(
     assert "which are bad rows" in shown and "also for" not in shown
 
 
+def test_a_label_that_is_1_or_missing_as_a_join_of_clicks_leaves_it_is_0_where_it_is_missing(
+    write, propose
+):
+    age = np.arange(ROWS) % 50 + 0.5
+    seen = (age > 30) & (np.random.default_rng(1).random(ROWS) < 0.8)
+    click = pa.array(np.ones(ROWS, np.int64), mask=~seen)
+    proposed, shown = propose(write(age=age, click=click))
+    assert proposed["labels"] == {"click": {"default": 0}}
+    assert "a missing one is taken as 0 (`default: 0`)" in shown
+    assert "bad_rows" not in shown and "nothing can be learnt" not in shown
+    _, shown = propose(write(age=pa.array(age, mask=~seen), click=click))
+    assert "age alone predicts click (AUC 1.0000)" in shown
+    with pytest.raises(SeveralLabelsError, match="click, buy"):
+        schema([write(click=click, buy=click)], ())
+
+
 def test_a_rating_beside_a_click_is_a_second_label(write):
     path = write(click=binary(), rating=np.arange(ROWS) % 5 + 1)
     with pytest.raises(SeveralLabelsError, match="click, rating"):

@@ -158,8 +158,9 @@ def test_of_a_log_of_sessions_without_users_the_session_is_the_user(propose):
     table = columns(user_id=None, session_id=columns()["user_id"], category=np.arange(ROWS) % 9)
     proposed, _ = propose(table)
     assert proposed["interactions"]["user"] == "session_id"
-    proposed, _ = propose({**table, "user_id": table["session_id"] // 2})
-    assert proposed["interactions"]["user"] == "user_id"
+    for name in ("user_id", "user.id"):  # also within an object
+        proposed, _ = propose({**table, name: table["session_id"] // 2})
+        assert proposed["interactions"]["user"] == name
 
 
 def test_where_most_users_are_unknown_and_a_session_has_one_day_its_events_are_in_its_order(

@@ -118,9 +118,16 @@ def choose_labels(
         settings, why = label_settings(f, hints, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
         roles[name] = Role("labels", reason, settings)
-        if f.num_distinct == 1:
+        share = f.missing_share
+        if "default" in settings:
+            notes.append(
+                f"label {name}: is 1 or missing, as where clicks are joined to what was shown; a "
+                "missing one is taken as 0 (`default: 0`)"
+            )
+            share = 0.0
+        elif f.num_distinct == 1:
             notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
-        if share := f.missing_share:
+        if share:
             others = ",".join(n for n in names if by_name[n].missing_share < share)
             notes.append(
                 f"label {name}: is missing in {share:.1%} of the rows, which are bad rows"

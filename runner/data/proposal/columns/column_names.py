@@ -13,11 +13,11 @@ def _words(text: str) -> frozenset[str]:
 
 _TYPE = r":(token|float)(_seq)?"  # as RecBole writes types behind names
 USER = re.compile(
-    r"(user([_ -]?id)?|uid|(customer|member|visitor|reviewer|viewer|player)([_ -]?id)?)"
+    r"(user([._ -]?id)?|uid|(customer|member|visitor|reviewer|viewer|player)([._ -]?id)?)"
     rf"({_TYPE})?",
     re.I,
 )
-SESSION = re.compile(r"(user_?)?session([_ -]?(id|no|key))?|sid", re.I)
+SESSION = re.compile(r"(user_?)?session([._ -]?(id|no|key))?|sid", re.I)
 QUERY = re.compile(r"q_?id|(search_?)?query([_ -]?(id|no|key))?|(search|srch)[_ -]?id", re.I)
 WEIGHT = re.compile(r"(sample|row|importance|instance|ips|ipw)_?weight|importance|ipw", re.I)
 PROPENSITY = re.compile(

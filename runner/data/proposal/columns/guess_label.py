@@ -140,9 +140,14 @@ def is_binary(f: ColumnStatistics) -> bool:
     if not f.is_single:
         return False
     two_numbers = f.num_distinct == 2 and f.low in (-1, 0, 1) and f.is_whole
-    if find_stray_values(f) and is_outcome(f.name):
+    if is_outcome(f.name) and (find_stray_values(f) or is_one_or_missing(f)):
         return True
     return bool(f.two_texts) or (two_numbers and (is_outcome(f.name) or (f.low, f.high) == (0, 1)))
+
+
+def is_one_or_missing(f: ColumnStatistics) -> bool:
+    """Tell whether 1 is the only number of a column, as a join of clicks to what was shown has."""
+    return f.is_single and 0 < f.missing_share < 1 and f.num_distinct == 1 and f.low == f.high == 1
 
 
 def find_stray_values(f: ColumnStatistics) -> dict[float, int]:
@@ -228,6 +233,8 @@ def label_settings(
         )
     if f.low is None or f.high is None:
         _refuse_type(f)
+    if is_one_or_missing(f):
+        return {"default": 0}, f"1 in {1 - f.missing_share:.1%} of the rows, 0 where it is missing"
     if f.is_whole and f.num_distinct <= 2 and 0 <= f.low <= f.high <= 1:
         return {}, ""
     if is_grade(f.name) and holds_grades(f):
@@ -267,7 +274,7 @@ def _lies_between(text: str, f: ColumnStatistics) -> bool:
 
 
 def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
-    """Return [R] float64, the label of the sample; NaN where it is missing."""
+    """Return [R] float64, the label of the sample; NaN where it is missing without a default."""
     values = column.combine_chunks()
     if grades := settings.get("grades"):
         texts = pc.utf8_trim_whitespace(values.cast(pa.string()))
@@ -280,7 +287,8 @@ def read_label(column: pa.ChunkedArray, settings: dict[str, Any]) -> np.ndarray:
         x = values.cast(pa.float64(), safe=False)
         if not settings:  # stray values are bad rows
             x = pc.if_else(pc.is_in(x, pa.array([0.0, 1.0])), x, None)
-    label_R = np.asarray(x.fill_null(np.nan).to_numpy(zero_copy_only=False))
+    missing = float(settings.get("default", np.nan))
+    label_R = np.asarray(x.fill_null(missing).to_numpy(zero_copy_only=False))
     above = settings.get("above")
     return label_R if above is None else np.where(np.isnan(label_R), label_R, label_R > above)
 
