@@ -21,7 +21,8 @@ from tests.whole.compare_runs import assert_resumes_exactly, newest_checkpoint
 
 
 def first_loss(run) -> float:
-    return json.loads((run / "metrics.jsonl").read_text().splitlines()[0])["loss"]
+    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return next(row["loss"] for row in rows if row["split"] == "train")
 
 
 @pytest.mark.long
@@ -51,9 +52,13 @@ def test_with_nothing_learnt_it_is_the_source(runner, tmp_path):
     runner.run(*settings, f"hydra.run.dir={source}").check()
     step = json.loads((source / "result.json").read_text())["best"]["step"]
     frozen = ("optimizer.sparse.lr=0", "optimizer.dense.lr=0", "trainer.max_steps=1", "seed=9")
-    runner.run(
+    done = runner.run(
         *settings, *frozen, f"hydra.run.dir={warm}", f"checkpoint.init_from={source}"
     ).check()
+    best = json.loads((warm / "result.json").read_text())["best"]
+    value = json.loads((source / "result.json").read_text())["best"]["value"]
+    assert best == {"step": 0, "value": pytest.approx(value)}  # evaluated before the first update
+    assert "the weights of the source were best on validation" in done.text
     ours = open_checkpoint(newest_checkpoint(warm))
     theirs = open_checkpoint(source / "checkpoints" / f"step-{step}")
     names = ["dense/top.0.weight", "tables/C1/weight"]

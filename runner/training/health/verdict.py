@@ -20,6 +20,7 @@ from runner.reporting.console.format import format_number
 from runner.training.job import Job
 from runner.training.state import TrainState
 from runner.training.steps import rows_per_update
+from runner.training.warm_start.warm_start import wants_warm_start
 
 TOLERANCE = 0.002  # absolute for an AUC, recall or the like; relative for a regression's error
 USELESS = 1.01  # normalized entropy, or unexplained share of the label's variance
@@ -46,7 +47,7 @@ def find_overfitting(
 ) -> Iterator[str]:
     """Yield a finding if the validation loss has risen since its best while the train loss fell.
 
-    Or one if a linear start stayed the best, so that the result is that of a regression.
+    And one if the start stayed the best, so that the result is that of a regression or a source.
     """
     best = state.best
     if best is None or best.step >= state.step:
@@ -57,6 +58,11 @@ def find_overfitting(
         yield (
             "the linear start was best on validation: training the network did not improve it, and "
             f"the best weights are those of the regression{factors}"
+        )
+    elif best.step == 0 and wants_warm_start(job.checkpoint):
+        yield (
+            "the weights of the source were best on validation: training did not improve them, and "
+            "the best weights are those that the run started from"
         )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))

@@ -75,7 +75,9 @@ def _resume_or_begin(job: Job) -> TrainState:
             job.view.note("there is no checkpoint: starting again at step 0")
     start_trackers(job)
     start_weights(job)
-    return TrainState(evaluation_due=job.checkpoint.init_linear)
+    # weights that were learnt may stay the best
+    is_learnt = job.checkpoint.init_linear or wants_warm_start(job.checkpoint)
+    return TrainState(evaluation_due=is_learnt)
 
 
 def start_weights(job: Job) -> None:
