@@ -118,22 +118,8 @@ def choose_labels(
         settings, why = label_settings(f, hints, of_text_file=of_text_file)
         reason = "; ".join(filter(None, [meaning, why]))
         roles[name] = Role("labels", reason, settings)
-        share = f.missing_share
-        if "default" in settings:
-            notes.append(
-                f"label {name}: is 1 or missing, as where clicks are joined to what was shown; a "
-                "missing one is taken as 0 (`default: 0`)"
-            )
-            share = 0.0
-        elif f.num_distinct == 1:
-            notes.append(f"label {name}: has one value in all rows, so nothing can be learnt of it")
-        if share:
-            others = ",".join(n for n in names if by_name[n].missing_share < share)
-            notes.append(
-                f"label {name}: is missing in {share:.1%} of the rows, which are bad rows"
-                + (f", also for {others}: --label {others} trains on them" if others else "")
-                + "; `default: 0` beside it in the YAML takes them as 0"
-            )
+        fuller = [n for n in names if by_name[n].missing_share < f.missing_share]
+        notes += _note_missing_labels(f, settings, fuller)
         rows = dict(f.counts)
         added = _other_values_note(f, settings)
         if settings == {"type": "regression"} and hints.task is None and _may_be_classes(f):
@@ -154,6 +140,27 @@ def choose_labels(
                 "predicts the number itself"
             )
     return roles, notes
+
+
+def _note_missing_labels(
+    f: ColumnStatistics, settings: Mapping[str, Any], fuller: Sequence[str]
+) -> list[str]:
+    """Return notes on a label of one value, or with missing ones; `fuller` labels miss fewer."""
+    if "default" in settings:
+        return [
+            f"label {f.name}: is 1 or missing, as where clicks are joined to what was shown; a "
+            "missing one is taken as 0 (`default: 0`)"
+        ]
+    notes, others = [], ",".join(fuller)
+    if f.num_distinct == 1:
+        notes.append(f"label {f.name}: has one value in all rows, so nothing can be learnt of it")
+    if f.missing_share:
+        notes.append(
+            f"label {f.name}: is missing in {f.missing_share:.1%} of the rows, which are bad rows"
+            + (f", also for {others}: --label {others} trains on them" if others else "")
+            + "; `default: 0` beside it in the YAML takes them as 0"
+        )
+    return notes
 
 
 def _may_be_classes(f: ColumnStatistics) -> bool:
