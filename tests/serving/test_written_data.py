@@ -8,7 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from runner.serving import Scorer
 from tests.conftest import TINY, Zygote
+from tests.data.files.test_formats import MODULE
 
 
 @pytest.mark.long
@@ -53,3 +55,28 @@ def test_other_rows_are_not_written_into_the_same_folder(runner: Zygote, tmp_pat
     runner.run(*few, f"hydra.run.dir={tmp_path / 'run'}").check()
     done = runner.run(*few, "dataset.data_seed=5", f"hydra.run.dir={tmp_path / 'other'}")
     assert done.code == 2 and "is not empty; nothing was written" in done.text, done.text
+
+
+@pytest.mark.long
+def test_a_run_on_rows_of_a_program_is_exported_and_predicted_with(runner: Zygote, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "rows.py").write_text(MODULE)
+    (tmp_path / "conf" / "dataset").mkdir(parents=True)
+    node = "_target_: mine.rows.numbers\ncount: 800\nlearnt: null\n"
+    (tmp_path / "conf" / "dataset" / "numbers.yaml").write_text(node)
+    words = ("--config-dir", "conf", "--allow", "mine", "dataset=numbers", "report=false")
+    few = ("trainer.batch_size=64", "trainer.max_steps=12", "model=dcn", "hydra.run.dir=run")
+    rows = [{"user": n % 9, "city": "abcd"[n % 4]} for n in range(40)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mine = ("--allow", "mine")
+    for command in (
+        (*words, *few),
+        ("export", "run", *mine, "--out", "model"),
+        ("predict", "run", "rows.jsonl", *mine, "--out", "scores"),
+    ):
+        runner.run(*command, cwd=tmp_path).check()
+    measured = json.loads((tmp_path / "model" / "metrics.json").read_text())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert measured["evaluated"]["auc"] == result["metrics"]["validation/auc"]
+    predicted = pq.read_table(tmp_path / "scores")["score_click"].to_numpy()
+    assert Scorer.load(tmp_path / "model").score(rows)["click"] == pytest.approx(predicted, 1e-5)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FITTED_FILE = "learnt.json"
 SCHEMA_FILE = "schema.yaml"  # next to it: the declaration of the columns
+TABLE_FILE = "table.json"  # the same of a table that no configuration describes: schema and format
 _MAX_BYTES = 1 << 28  # of that file; vocabularies have separate files
 
 
@@ -143,13 +144,21 @@ def check_fitted_transforms(dataset: Dataset, folder: Path, recorded: str) -> No
     )
 
 
-def copy_fitted_transforms(source: Path, target: Path) -> None:
-    """Copy fitted transforms from prepared data to a run directory, unless it has them already."""
+def copy_fitted_transforms(
+    source: Path, target: Path, table: Mapping[str, Any] | None = None
+) -> None:
+    """Copy fitted transforms from prepared data to a run directory, unless it has them already.
+
+    Args:
+        table: what `TABLE_FILE` then holds, if anything.
+    """
     if (target / FITTED_FILE).exists():
         return
     target.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.glob("vocabulary-*.parquet")):
         shutil.copyfile(path, target / path.name)
+    if table:
+        (target / TABLE_FILE).write_text(json.dumps(table, indent=1, default=str) + "\n")
     temporary = target / f".{FITTED_FILE}.{secrets.token_hex(8)}.tmp"
     shutil.copyfile(source / FITTED_FILE, temporary)
     # This file is copied last: its presence shows that the copy is complete.

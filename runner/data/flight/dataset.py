@@ -20,7 +20,6 @@ from runner.data.flight.pieces import ALIGNMENT, from_message, misalignment
 from runner.data.flight.protocol import (
     NAMES,
     SEEN,
-    TABLE_FILE,
     TRANSFORMS,
     Claim,
     NamesRequest,
@@ -91,9 +90,7 @@ class FlightDataset(BlockDataset):
                     )
                 (Path(temporary) / name.decode()).write_bytes(content)
             FittedTransforms.load(Path(temporary))  # refuses damaged files
-            copy_fitted_transforms(Path(temporary), folder)
-            if self._served.table:
-                (folder / TABLE_FILE).write_text(json.dumps(self._served.table, indent=1) + "\n")
+            copy_fitted_transforms(Path(temporary), folder, self._served.table)
 
     def seen_items(self, split: str) -> ServedSeenItems | None:
         """Return the items that the users of a split have seen; see `Dataset.seen_items`."""

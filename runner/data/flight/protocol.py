@@ -27,7 +27,6 @@ from runner.errors import DataError
 PROTOCOL_VERSION = 1
 # actions
 DESCRIBE, CHECK, TRANSFORMS, SEEN, NAMES = "describe", "check", "transforms", "seen", "names"
-TABLE_FILE = "table.json"  # in a run's folder of transforms: format and schema of a served table
 _LOOPBACK = re.compile(r"localhost|127(\.[0-9]{1,3}){3}|::1")
 
 

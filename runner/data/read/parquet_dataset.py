@@ -54,6 +54,7 @@ class ParquetDataset(BlockDataset):
                 raise DataError(f"the {split} split has no files; give it one, or leave it out")
         self.transforms_dir, self._seen_dir = transforms_dir, seen_dir
         self._value_names = value_names
+        self.own_table: Any = None  # the recipe of a table that no configuration describes
         indexes = {}
         for split, paths in files.items():
             with _cache_advice(paths[0].parent):
@@ -63,7 +64,9 @@ class ParquetDataset(BlockDataset):
     def save_fitted_transforms(self, folder: Path) -> None:
         """Save the fitted transforms into a run's folder; see `with_fitted_transforms`."""
         if self.transforms_dir is not None:
-            copy_fitted_transforms(self.transforms_dir, folder)
+            own = self.own_table
+            table = None if own is None else {"schema": own.schema_content}
+            copy_fitted_transforms(self.transforms_dir, folder, table)
 
     def name_values(self, column: str, values: Sequence[int]) -> Mapping[int, str]:
         """Return names of values of a column; see `Dataset.name_values`."""

@@ -64,9 +64,11 @@ def table_of_rows(
             raise ConfigError(f"dataset.{name}: no such setting{nearest_hint(name, known)}")
     source = RowSource(identity or _identity_of_files(rows), rows=rows)
     recipe = OwnRowsRecipe(schema=schema, source=source, **settings)
-    return open_table(
+    dataset = open_table(
         recipe, window_rows=window_rows, prefetch=prefetch, workers=workers, rest=rest
     )
+    dataset.own_table = recipe
+    return dataset
 
 
 def _identity_of_files(rows: Any) -> str:

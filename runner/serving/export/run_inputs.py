@@ -139,8 +139,8 @@ def find_run_inputs(config: Mapping[str, Any], dataset: Dataset, run_dir: Path) 
         UserError: for a dataset whose raw rows are not known.
     """
     node = with_fitted_transforms(config["dataset"], run_dir / "data")
-    recipe = build_recipe(node)
     dataset = unwrapped(dataset)
+    recipe = build_recipe(node) or getattr(dataset, "own_table", None)
     if recipe is None or not isinstance(dataset, ParquetDataset):
         raise UserError(
             f"dataset {node['_target_']}: cannot be exported: it gives batches, and no raw columns "

@@ -16,8 +16,7 @@ from runner.data.columns.column_specs import IdSpec
 from runner.data.columns.column_types import id_types, text_column_types
 from runner.data.columns.split_setting import parse_split
 from runner.data.core.columns import Columns
-from runner.data.core.fitted import FittedTransforms, with_fitted_transforms
-from runner.data.flight.protocol import TABLE_FILE
+from runner.data.core.fitted import TABLE_FILE, FittedTransforms, with_fitted_transforms
 from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
@@ -46,8 +45,8 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
         ConfigError: for a dataset that declares no columns.
         UserError: if the run's copy of the schema is damaged.
     """
-    # of a table that was read by data servers
-    dataset = {**dataset, **read_optional_json(run / "data" / TABLE_FILE)}
+    # of a table that was read by data servers, or whose rows a program has generated
+    dataset = read_optional_json(run / "data" / TABLE_FILE) or dataset
     if dataset.get("schema") is not None:
         fields = {k: v for k, v in dataset.items() if k in TableRecipe.__dataclass_fields__}
         if dataset["schema"] == read_config(run)["dataset"].get("schema"):
