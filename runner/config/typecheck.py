@@ -94,7 +94,7 @@ class _Walk:
                 yield from self._check_declared(full, value, default.get(name), declared[name])
             elif name == "_target_" and (settings is not None or part is not None):
                 continue
-            elif name in default and (part is None or part.takes_more):
+            elif name in default and (is_open or not key):
                 yield from self._check_by_default(full, value, default[name], inside_target)
             elif key in FREELY_NAMED_NODES and isinstance(value, dict) and "_target_" in value:
                 yield from self.check_node(value, {}, full, settings_of(full, value["_target_"]))
@@ -165,7 +165,8 @@ def _unknown(key: str, value: Any, known: list[str]) -> str:
     text = f"{key}={shorten(value)}"
     if key == "experiments":  # the group, which is not a key
         return f"{text}: the first line of an experiment's file must be `# @package _global_`"
-    return unknown_key(text, key, known)
+    # an option's own file may have it
+    return unknown_key(text, key, [k for k in known if k != key])
 
 
 def _dotted(key: str, value: Any) -> str:

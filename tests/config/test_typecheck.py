@@ -56,6 +56,14 @@ def test_without_a_schema_the_options_own_yaml_is_one():
     ]
 
 
+@pytest.mark.parametrize(("right", "wrong"), [("batch_size", "batchsize"), ("amp", "ammp")])
+def test_a_wrong_key_of_an_own_options_file_is_told_like_one_of_the_command_line(right, wrong):
+    plain = {"trainer": {right: None, wrong: 3}}  # there without any override
+    messages = check_types({"trainer": {wrong: 3}}, plain, ())
+    known = f"trainer.{wrong}=3: there is no key 'trainer.{wrong}'; nearest: 'trainer.{right}'"
+    assert [m for m in messages if m.startswith(known)]
+
+
 def test_arguments_may_be_added_to_a_target_by_hand_and_nowhere_else():
     plain = {"task": {"_target_": "runner.x.F", "a": 1}, "mine": {"b": 1}}
     config = {"task": {"_target_": "runner.x.F", "a": 1, "more": 2}, "mine": {"b": 1, "c": 2}}
