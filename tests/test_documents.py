@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from docs.rooms import PICTURE, draw, room_imports
+from runner.training import EVENTS
 from tests.conftest import ROOT
 from tests.test_architecture import EVERYWHERE, MAY_IMPORT
 
@@ -92,3 +93,8 @@ def test_the_table_of_rooms_has_every_room():
 
 def test_the_picture_of_the_rooms_is_that_of_the_imports():
     assert PICTURE.read_text() == draw(room_imports()), "python -m docs.rooms draws it anew"
+
+
+def test_the_page_of_callbacks_has_every_method_with_its_arguments():
+    page = (ROOT / "docs" / "callbacks.md").read_text()
+    assert [m for m in (f"`{n}({a})`" for n, a in EVENTS.items()) if m not in page] == []
