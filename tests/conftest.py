@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -19,6 +20,10 @@ from hypothesis import HealthCheck, settings
 
 from tests import zygote
 
+# Bytecode is written also where the environment turns that off, for this process and those that it
+# starts: else each compiles all of the runner's modules, and pytest those of all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["COLUMNS"] = "120"  # tables leave columns out on a narrow terminal
 os.environ["RUNNER_CHECK_COLLECTIVES"] = "1"  # in all tests of ranks
 # pytest's workers share the cores, and a sum over one thread is the same in whatever process
@@ -31,20 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # On a busy machine examples are slow to draw, which is no failure of what is tested.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
-TINY = (
-    "dataset.max_cardinality=200",
-    "dataset.rows={train: 3000, validation: 500, test: 500}",
-    "trainer.num_threads=1",
-    "report=false",
-    "trainer.batch_size=32",
-    "trainer.log_every=7",
-    "trainer.eval_every=11",
-    "checkpoint.save_every=5",
-    "trainer.max_steps=40",
-    "model.net.bottom=[8]",
-    "model.net.top=[8]",
-    "model.net.embedding_dim=4",
-)
+TINY = zygote.TINY
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -73,6 +65,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if is_left_out(item)]
     items[:] = [item for item in items if not is_left_out(item)]
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Let no later collection of Python's visit the imported modules and the collected tests."""
+    gc.freeze()
 
 
 @dataclass
