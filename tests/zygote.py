@@ -7,6 +7,7 @@ that is such a fork gets a server of its own by one more fork, `fork_server`.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from contextlib import suppress
 from typing import TextIO
 
 from runner.distributed.parent_death import stop_with_terminal
@@ -30,6 +32,20 @@ IMPORTED = (  # what a command imports
     "runner.models.dlrm",
 )
 is_warm = False  # whether this process, or that of which it is a fork, has imported it all
+TINY = (
+    "dataset.max_cardinality=200",
+    "dataset.rows={train: 3000, validation: 500, test: 500}",
+    "trainer.num_threads=1",
+    "report=false",
+    "trainer.batch_size=32",
+    "trainer.log_every=7",
+    "trainer.eval_every=11",
+    "checkpoint.save_every=5",
+    "trainer.max_steps=40",
+    "model.net.bottom=[8]",
+    "model.net.top=[8]",
+    "model.net.embedding_dim=4",
+)
 SMALLEST = (
     "dataset.max_cardinality=20",
     "dataset.rows={train: 64, validation: 64, test: 64}",
@@ -48,10 +64,18 @@ def serve() -> None:
     for module in (*IMPORTED, *modules_of_a_run()):
         importlib.import_module(module)
     from runner.config.compose import compose_job
+    from runner.config.composed_checks import check_composed
+    from runner.config.targets import allowed_packages
+    from runner.errors import UserError
 
-    compose_job(())  # composed groups are kept, so that the forks need not compose them again
+    # What is composed, parsed and checked is kept, so that the forks need not do it again.
+    check_composed(compose_job(TINY), allowed_packages(()))
+    with suppress(UserError):
+        compose_job(("trainer.no_such_key=1",))
     logging.getLogger().handlers.clear()  # what imports left; a fresh process has none yet
     is_warm = True
+    gc.collect()
+    gc.freeze()  # a fork's collector need not visit, and so copy, what was imported
     answer_requests()
 
 
