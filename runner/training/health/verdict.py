@@ -62,7 +62,8 @@ def find_overfitting(
     elif best.step == 0 and wants_warm_start(job.checkpoint):
         yield (
             "the weights of the source were best on validation: training did not improve them, and "
-            "the best weights are those that the run started from"
+            "the best weights are those that the run started from; rows of validation from which "
+            "the source has learnt make it look better than it is"
         )
     loss, now, train = (
         metrics.get("log_loss", metrics.get("loss", float("nan")))
