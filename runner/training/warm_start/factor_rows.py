@@ -56,12 +56,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Factors:
-    """Vectors of the ids of two features, in the order of `Columns.ids`, and their penalty."""
+    """Vectors of the ids of two features, in the order of `Columns.ids`, and their penalty.
+
+    `of_binary` tells whether they are fitted to binary labels alone, though there are others.
+    """
 
     pair: tuple[str, str]
     first_CK: Floats
     second_MK: Floats
     l2: float
+    of_binary: bool = False
 
     @property
     def rank(self) -> int:
@@ -153,6 +157,11 @@ class LearntRows:
         pairs = [target.losses(products_N) for target in self.targets]
         losses_N, slopes_N = (np.sum(parts, axis=0) for parts in zip(*pairs))
         return losses_N * self.weights_N, slopes_N * self.weights_N
+
+    @property
+    def binary(self) -> list[Target]:
+        """The targets of binary labels."""
+        return [target for target in self.targets if target.noise is None]
 
     def add(self, products_N: Floats) -> LearntRows:
         """Return the rows with products added to the logits of all targets."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -131,7 +132,7 @@ def fit_factors_again(
     learnt = LearntRows(ids, targets, sample.weights_N)
     fitted: list[Factors] = []
     for factors in chosen:
-        fit = _PairFit(learnt, factors.pair)
+        fit = _PairFit(learnt, factors.pair, of_binary=factors.of_binary)
         parts = []
         vectors = factors.first_CK, factors.second_MK
         for name, root_C, found_CK in zip(factors.pair, fit.roots, vectors):
@@ -152,10 +153,19 @@ def _find_pair(
     ranks: Sequence[int],
     pool: ThreadPoolExecutor,
 ) -> Factors | None:
-    """Return the factors of the pair that improves other rows most; None if none does."""
-    fits = [_PairFit(learnt, pair) for pair in pairs]
-    tried = [fit for fit, likely in zip(fits, pool.map(lambda f: f.is_likely, fits)) if likely]
-    likely = sorted(tried, key=lambda fit: -fit.above_chance)[:MOST_FITTED]
+    """Return the factors of the pair that improves other rows most; None if none does.
+
+    Beside numeric labels, whose far values may hide what the binary ones tell of a pair, factors
+    are also fitted to the binary labels alone. The losses of other rows are those of all labels.
+    """
+    is_mixed = 0 < len(learnt.binary) < len(learnt.targets)
+    likely: list[_PairFit] = []
+    for of_binary in (False, True) if is_mixed else (False,):
+        fits = [_PairFit(learnt, pair, of_binary=of_binary) for pair in pairs]
+        tried = [
+            fit for fit, is_likely in zip(fits, pool.map(lambda f: f.is_likely, fits)) if is_likely
+        ]
+        likely += sorted(tried, key=lambda fit: -fit.above_chance)[:MOST_FITTED]
     strengths: Sequence[float] = STRENGTHS
     if len(learnt.weights_N) > MANY_ROWS:
         ranks, strengths = ranks[1:] or ranks, STRENGTHS[1::2]
@@ -192,8 +202,9 @@ class _PairFit:
         above_chance: the least penalty at which they stay zero for the labels, divided by `chance`.
     """
 
-    def __init__(self, rows: LearntRows, pair: tuple[str, str]) -> None:
-        self.rows, self.pair = rows, pair
+    def __init__(self, rows: LearntRows, pair: tuple[str, str], *, of_binary: bool = False) -> None:
+        self.rows, self.pair = replace(rows, targets=rows.binary) if of_binary else rows, pair
+        self.of_binary = of_binary
         self.ids = [rows.ids[name] for name in pair]
         # the fourth root: it divides both vectors of a product
         counts = [ids.add_up(rows.weights_N) for ids in self.ids]
@@ -296,7 +307,7 @@ class _PairFit:
         point = minimise(self._objective(l2, num_first, shape), point, LEAST_GAIN)
         vectors = [part.reshape(shape) for part in (point[:num_first], point[num_first:])]
         first_CK, second_MK = self._vectors(point, num_first, shape)
-        return vectors, Factors(self.pair, first_CK, second_MK, l2)
+        return vectors, Factors(self.pair, first_CK, second_MK, l2, self.of_binary)
 
     def _vectors(self, point: Floats, num_first: int, shape: tuple[int, int]) -> list[Floats]:
         parts = point[:num_first].reshape(shape), point[num_first:].reshape(shape)

@@ -73,6 +73,26 @@ def test_planted_tastes_are_found_and_hours_are_not():
     assert np.corrcoef(products(columns, unseen, found[0]), truth_N)[0, 1] > 0.8
 
 
+def test_tastes_are_found_in_clicks_beside_a_number_whose_far_values_hide_them():
+    sample, z_N = plant(12_000, strength=1.5)
+    x_N = z_N / 3 + np.random.default_rng(9).standard_t(3, 12_000)
+    sample = replace(sample, labels_NT=np.stack([sample.labels_NT[:, 0], x_N], axis=1))
+
+    def targets(rows):
+        number = Target(
+            rows.labels_NT[:, 1], np.zeros(rows.num_rows), float(np.std(x_N)), float(np.var(x_N))
+        )
+        return [*base(rows), number]
+
+    train, judged = split(sample, 10_000)
+    columns, whole = Columns(train), Columns(sample)
+    [found] = find_factors(columns, (train, targets(train)), (judged, targets(judged)), 16)
+    [again] = fit_factors_again(whole, (sample, targets(sample)), columns, [found])
+    for of, factors in ((columns, found), (whole, again)):
+        assert (factors.pair, factors.of_binary) == (("user", "item"), True)
+        assert np.corrcoef(products(of, judged, factors), z_N[10_000:])[0, 1] > 0.8
+
+
 def test_nothing_is_found_where_clicks_are_chance_or_follow_single_ids():
     sample, _ = plant(12_000, strength=0.0)
     assert find(sample, 10_000)[1] == []
