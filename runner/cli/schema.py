@@ -252,8 +252,7 @@ def _next_step(proposal: SchemaProposal, out: str, command: str) -> str:
         is_history = any("of" in fields for fields in proposal.more_numbers.values())
         has_classes = any("classes" in role.settings for _, role in labels)
         l2 = CLASSES_L2 if has_classes else PAIRS_L2
-        is_fitted = not has_classes and not any("link" in role.settings for _, role in labels)
-        more += PAIRS % ("fitted" if is_fitted else "true") + (HISTORY_L2 if is_history else l2)
+        more += PAIRS % ("true" if has_classes else "fitted") + (HISTORY_L2 if is_history else l2)
     numbers = [f for f, role in labels if role.settings.get("type") == "regression"]
     is_regression = bool(numbers)
     links = {f.name for f, role in labels if "link" in role.settings}

@@ -47,7 +47,7 @@ class WideAndDeep(LinearDeepModel):
 
     Raises:
         ValueError: if the schema has no sparse feature, or lacks a task of `scale`; for `pairs` of
-            one sparse feature or of widths by table; for fitted ones of classes or a log link; for
+            one sparse feature or of widths by table; for fitted ones of classes; for
             `members` without hidden layers, and `periodic` without dense features.
     """
 
@@ -121,16 +121,16 @@ def _check_pairs(schema: Schema, embedding_dim: TableWidths, pairs: bool | str) 
     """Return the width of the vectors whose dot products are added.
 
     Raises:
-        ValueError: for widths by table, fewer than two sparse features, and fitted pairs of classes
-            or of a label with a log link.
+        ValueError: for widths by table, fewer than two sparse features, and fitted pairs of
+            classes.
     """
     key = f"pairs={str(pairs).lower()}"
     if not isinstance(embedding_dim, int):
         raise ValueError(f"{key}: needs tables of one width, as in embedding_dim=16")
     if len(schema.sparse) < 2:
         raise ValueError(f"{key}: needs two features of ids; there is {schema.sparse[0].name}")
-    if pairs == FITTED and (other := [t for t in schema.tasks if t.one_of or t.link]):
-        name = other[0].one_of or other[0].name
-        kind = "has classes" if other[0].one_of else "has a log link"
-        raise ValueError(f"{key}: {name} {kind}, to which none are fitted; pairs=true works")
+    if pairs == FITTED and (classes := [t.one_of for t in schema.tasks if t.one_of]):
+        raise ValueError(
+            f"{key}: {classes[0]} has classes, to which none are fitted; pairs=true works"
+        )
     return embedding_dim

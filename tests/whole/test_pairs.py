@@ -29,7 +29,7 @@ def run_two_commands(runner, folder, columns, label):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("label", ["click", "rating"])
+@pytest.mark.parametrize("label", ["click", "rating", "spend"])
 def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
     rng = np.random.default_rng(4)
     users, items = rng.integers(0, 120, 30_000), rng.integers(0, 80, 30_000)
@@ -37,12 +37,20 @@ def test_planted_factors_are_found_and_exported(tmp_path, runner, label):
     score = 1.5 * (of_users[users] * of_items[items]).sum(1)
     y = rng.random(30_000) < 1 / (1 + np.exp(-score)) if label == "click" else score
     y = y.astype(np.int64) if label == "click" else 20 + 5 * (y + rng.normal(size=30_000))
+    if label == "spend":
+        mean = np.exp(2 + 0.7 * rng.normal(size=120)[users] + 0.5 * score)
+        y = mean * rng.gamma(3, 1 / 3, 30_000)
     columns = {"user_id": users, "item_id": items, label: y}
-    _, metrics, yardstick = run_two_commands(runner, tmp_path, columns, label)
+    command, metrics, yardstick = run_two_commands(runner, tmp_path, columns, label)
+    assert "model.net.pairs=fitted" in command
     if label == "click":  # of the planted score itself it is 0.77
         assert metrics["test/auc"] > 0.72 > 0.55 > yardstick["test/auc"]
-    else:
+    elif label == "rating":
         assert metrics["test/mse"] < 0.5 * yardstick["test/mse"]
+    else:
+        assert 'link: "log"' in (tmp_path / "s.yaml").read_text()
+        error = np.mean(np.abs(y - mean))
+        assert metrics["test/mae"] < 1.1 * error < 0.8 * yardstick["test/mae"]
     words = ("export", str(tmp_path / "run"), "--out", str(tmp_path / "model"))
     shown = runner.run(*words, env={"RUNNER_CACHE": str(tmp_path / "cache")}).check().text
     assert "the same exported" in shown

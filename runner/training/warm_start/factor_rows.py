@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.models.losses.protocol import TWEEDIE_POWER
 from runner.training.health.sample import Floats
 
 DECIDED = 0.99  # share of the repeated rows of ids
@@ -27,21 +28,29 @@ class Target:
         logits_N: of the regression, and of the factors that were found.
         scale: the factor of a product.
         noise: residual variance of a numeric label; None: the label is binary.
+        log_link: whether exponentials of logits predict the label, whose variance is the noise
+            times their power 1.5, as for `tweedie_losses`.
     """
 
     y_N: Floats
     logits_N: Floats
     scale: float
     noise: float | None = None
+    log_link: bool = False
 
-    def mean_square_error(self, weights_N: Floats) -> float:
-        """Return the mean squared residual, above zero."""
-        mean = np.average((self.y_N - self.logits_N) ** 2, weights=weights_N)
-        return max(float(mean), np.finfo(float).tiny)
+    def estimate_noise(self, weights_N: Floats) -> float:
+        """Return the mean squared residual, with a log link relative to the power; above zero."""
+        mean_N = np.exp(self.logits_N) if self.log_link else self.logits_N
+        squares_N = (self.y_N - mean_N) ** 2 / (mean_N**TWEEDIE_POWER if self.log_link else 1.0)
+        return max(float(np.average(squares_N, weights=weights_N)), np.finfo(float).tiny)
 
     def losses(self, products_N: Floats) -> tuple[Floats, Floats]:
         """Return the loss of each row [N] with products added, and its derivative by them."""
         z_N = self.logits_N + self.scale * products_N
+        if self.noise is not None and self.log_link:  # half of the deviance, but for a constant
+            root_N = np.exp(z_N / 2)
+            slopes_N = (root_N - self.y_N / root_N) * (self.scale / self.noise)
+            return 2 * (root_N + self.y_N / root_N) / self.noise, slopes_N
         if self.noise is not None:
             left_N = z_N - self.y_N
             return left_N**2 / (2 * self.noise), left_N * (self.scale / self.noise)

@@ -99,17 +99,15 @@ def _targets(
     by_sample: list[list[Target]] = []
     for sample in samples:
         x_NC = regression.columns.matrix(sample)
-        targets = [
-            Target(sample.labels_NT[:, task], (x_NC @ weights_C + intercept) * scale, scale)
-            for task, ((weights_C, intercept), scale) in enumerate(
-                zip(regression.fits, model.scales)
-            )
-        ]
-        for task, target in enumerate(targets):
-            if job.dataset.schema.tasks[task].kind == "regression":
-                first = by_sample[0][task].noise if by_sample else None
-                noise = first or target.mean_square_error(sample.weights_N)
-                targets[task] = replace(target, noise=noise)
+        targets = []
+        for number, task in enumerate(job.dataset.schema.tasks):
+            (weights_C, intercept), scale = regression.fits[number], model.scales[number]
+            y_N, logits_N = sample.labels_NT[:, number], (x_NC @ weights_C + intercept) * scale
+            target = Target(y_N / task.scale, logits_N, scale, log_link=bool(task.link))
+            if task.kind == "regression":
+                first = by_sample[0][number].noise if by_sample else None
+                target = replace(target, noise=first or target.estimate_noise(sample.weights_N))
+            targets.append(target)
         by_sample.append(targets)
     return by_sample
 

@@ -26,7 +26,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from runner.batch import Schema, SparseFeature, TaskSpec
 from runner.config.proposed_length import NEXT_ITEM_LENGTH
-from runner.config.settings import TrainerSettings
+from runner.config.settings import CheckpointSettings, TrainerSettings
 from runner.distributed.ranks import Ranks
 from runner.metrics.settings import MetricSettings
 from runner.models.sasrec import SASRec
@@ -427,7 +427,7 @@ def job(rows: int = 8000, *, batch_size: int = 4000, **length: int):
     return SimpleNamespace(
         dataset=SimpleNamespace(num_rows={"train": rows}, schema=SCHEMA),
         trainer=TrainerSettings(batch_size=batch_size, **length),
-        checkpoint=SimpleNamespace(init_linear=False, init_from=None),
+        checkpoint=CheckpointSettings(),
         context=SimpleNamespace(growing=None, model=torch.nn.Module(), ranks=Ranks()),
     )
 
@@ -443,7 +443,8 @@ def test_a_model_below_names_what_was_measured_and_one_above_is_left_in_peace():
     assert "only 2 updates: try trainer.batch_size=128" in said
     assert "predict better as ids" in said and "overfitting" in said and "another" not in said
     warm = job()
-    warm.checkpoint.init_from, warm.context.model.deep = "outputs/mine", torch.nn.Module()
+    warm.checkpoint = CheckpointSettings(init_from="outputs/mine")
+    warm.context.model.deep = torch.nn.Module()
     said = explain_below(warm, state, {"test/auc": 0.6}, yardstick, [])
     assert said is not None and "only" not in said and "init_linear" not in said
     said = explain_below(
@@ -533,7 +534,7 @@ def test_overfitting_is_told_with_its_epoch():
     (found,) = find_overfitting(job(), start, {"log_loss": 0.6})
     assert "best on validation before step 1; since" in found
     of_linear = job()
-    of_linear.checkpoint.init_linear = True
+    of_linear.checkpoint = CheckpointSettings(init_linear=True)
     said = list(find_overfitting(of_linear, start, {"log_loss": 0.5}))
     assert len(said) == 1 and said[0].startswith("the linear start was best on validation")
     assert not [f for f in find_overfitting(of_linear, state, {}) if "linear start" in f]

@@ -10,6 +10,7 @@ import torch
 from scipy.optimize import approx_fprime
 from scipy.sparse.linalg import ArpackNoConvergence
 
+from runner.models.losses.protocol import tweedie_losses
 from runner.training.health.logistic_regression import Columns
 from runner.training.health.sample import Ids, Sample
 from runner.training.warm_start import pair_factors
@@ -191,14 +192,18 @@ def test_no_more_factors_are_found_than_vectors_have_numbers():
     assert find(sample, 7_000, width=1)[1] == []
 
 
-@pytest.mark.parametrize("kind", ["click", "number", "both"])
+@pytest.mark.parametrize("kind", ["click", "number", "both", "amount"])
 def test_the_penalised_loss_is_as_small_as_torch_makes_it(kind):
     """With the gradient of autograd, from the same start and of the same penalty."""
     sample, z_N = plant(4_000)
     rng = np.random.default_rng(5)
     sample = replace(sample, weights_N=rng.uniform(0.5, 2.0, 4_000))
     number = Target(3 * z_N + rng.normal(size=4_000), np.zeros(4_000), 3.0, noise=12.0)
-    targets = {"click": base(sample), "number": [number], "both": [*base(sample), number]}[kind]
+    spent_N = np.exp(z_N / 2) * rng.gamma(3, 1 / 3, 4_000) * (rng.random(4_000) < 0.8)
+    amount = Target(spent_N, np.zeros(4_000), 0.5, log_link=True)
+    amount = replace(amount, noise=amount.estimate_noise(sample.weights_N))
+    targets = {"click": base(sample), "number": [number], "both": [*base(sample), number]}
+    targets = {**targets, "amount": [amount]}[kind]
     columns = Columns(sample)
     ids = {n: RowIds(columns.feature_matrix(n, sample)) for n in ("user", "item")}
     rows = LearntRows(ids, targets, sample.weights_N)
@@ -219,6 +224,8 @@ def test_the_penalised_loss_is_as_small_as_torch_makes_it(kind):
                 of_rows = torch.nn.functional.binary_cross_entropy_with_logits(
                     z, torch.as_tensor(y), reduction="none"
                 )
+            elif target.log_link:
+                of_rows = tweedie_losses(z.exp(), torch.as_tensor(y)) / (2 * target.noise)
             else:
                 of_rows = (z - torch.as_tensor(y)) ** 2 / (2 * target.noise)
             total = total + (of_rows * torch.as_tensor(sample.weights_N)).sum()
