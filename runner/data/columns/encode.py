@@ -126,31 +126,45 @@ def _read_texts(
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
-        places = find_places(texts, known)
+        places = find_places(values, known)
         unknown = places.is_null().to_numpy(zero_copy_only=False) & ~missing
         listed = ", ".join(known)
         validator.reject(
             label.column, unknown, lambda row: f"value {texts[row].as_py()!r}: {what} are {listed}"
         )
     if label.positive:
-        is_one = find_places(texts, label.positive).is_valid()
+        is_one = find_places(values, label.positive).is_valid()
         return is_one.to_numpy(zero_copy_only=False).astype(np.float64), missing
     return places.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64), missing
 
 
-def find_places(texts: pa.Array, names: Iterable[str]) -> pa.Array:
-    """Return the index of each text among names; 1.0, as pandas writes 1 next to a gap, is `1`.
+def find_places(values: pa.Array, names: Iterable[str]) -> pa.Array:
+    """Return the index of each value among names; 1.0, as pandas writes 1 next to a gap, is `1`.
 
-    Likewise 1 matches the name `1.0`, which pandas displays for it.
+    Likewise 1 matches the name `1.0`, which pandas displays for it. Names of booleans, fractions
+    and decimals may have any spelling of their type, such as `True` and `1e10`.
     """
+    if pt.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    texts = pc.utf8_trim_whitespace(as_texts(values))
     known = pa.array([name.strip() for name in names], pa.string())
     places = pc.index_in(texts, known)
+    if pt.is_boolean(values.type) or pt.is_floating(values.type) or pt.is_decimal(values.type):
+        own = pa.array([_as_type(name, values.type) for name in known], values.type)
+        places = pc.coalesce(places, pc.index_in(values, own, skip_nulls=True))
     if not any(pc.any(pc.ends_with(values, ".0")).as_py() for values in (texts, known)):
         return places
     whole, whole_known = (
         pc.replace_substring_regex(values, r"^(-?\d+)\.0$", r"\1") for values in (texts, known)
     )
     return pc.coalesce(places, pc.index_in(whole, whole_known))
+
+
+def _as_type(name: pa.StringScalar, type_: pa.DataType) -> pa.Scalar:
+    try:
+        return name.cast(type_)
+    except pa.ArrowInvalid:
+        return pa.scalar(None, type_)
 
 
 def encode_numbers(

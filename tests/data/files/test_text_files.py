@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -622,6 +623,28 @@ def test_whole_numbers_of_a_label_may_be_named_as_pandas_shows_them(tmp_path):
         schema = {"labels": {"status": {"positive": ["1.0"]}}, "numeric": ["x"]}
         data = open_dataset(path=str(path), schema=schema, mix=False)
         assert next(data.batches("train", batch_size=4)).labels_BT.tolist() == [[0], [1], [0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        (pa.array([Decimal("1.00"), Decimal("0.50"), None], pa.decimal128(5, 2)), "1"),
+        (pa.array([Decimal("0.50"), Decimal("1.00"), None], pa.decimal128(5, 2)), "0.5"),
+        (pa.array([1e10, 2.0, None]), "10000000000"),
+        (pa.array([1e10, 2.0, None], pa.float32()), "1e10"),
+        (pa.array([1e16, 2.0, None]).dictionary_encode(), "10000000000000000.0"),
+        (pa.array([True, False, None]), "True"),
+        (pa.array([True, False, None]), "1"),
+    ],
+)
+def test_values_of_a_label_are_named_as_their_type_or_another_one_writes_them(
+    values, name, tmp_path
+):
+    pq.write_table(pa.table({"x": [1, 2, 3], "status": values}), tmp_path / "x.parquet")
+    label = {"positive": [name], "default": 0}
+    schema = {"labels": {"status": label}, "numeric": ["x"]}
+    data = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema, mix=False)
+    assert next(data.batches("train", batch_size=3)).labels_BT.tolist() == [[1], [0], [0]]
 
 
 def test_texts_are_grades_by_their_place_in_the_list(tmp_path):
