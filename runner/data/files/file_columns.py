@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import pyarrow as pa
@@ -109,6 +110,22 @@ def cast_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
                 raise pa.ArrowInvalid(f"column {column.name!r}: {first_line(error)}") from error
             table = table.set_column(index, column.name, cast)
     return table
+
+
+def find_misfit(table: pa.Table, schema: pa.Schema) -> tuple[int, pa.ArrowInvalid]:
+    """Return the first row that `cast_columns` cannot cast, and why, for a table that has one."""
+    errors: list[pa.ArrowInvalid] = []
+
+    def has_misfit(row: int) -> bool:
+        try:
+            cast_columns(table.slice(0, row + 1), schema)
+        except pa.ArrowInvalid as error:
+            errors.append(error)
+            return True
+        return False
+
+    row = bisect_left(range(table.num_rows), True, key=has_misfit)
+    return row, errors[-1]
 
 
 def _delimiter_hint(column: str, names: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from runner.data.files.file_columns import (
     cast_columns,
     check_same_schema,
     find_absent,
+    find_misfit,
     promote_types,
 )
 from runner.data.files.file_list import DataFile
@@ -226,8 +227,9 @@ class TableFiles(TableSettings):
             return with_points(chunk.table, names)
         try:
             return cast_columns(chunk.table, schema)
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{chunk.describe_row(0)}: {first_line(error)}") from error
+        except pa.ArrowInvalid:
+            row, error = find_misfit(chunk.table, schema)
+            raise DataError(f"{chunk.describe_row(row)}: {first_line(error)}") from error
 
     def _read_file(
         self, file: DataFile, columns: list[str], row_groups: Container[int] | None

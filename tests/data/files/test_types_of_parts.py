@@ -92,11 +92,13 @@ def test_files_of_several_types_are_not_read_as_they_are(tmp_path):
 
 
 def test_an_integer_that_the_common_type_cannot_hold_is_named(tmp_path):
-    for k, values in enumerate(([0.5, 1.0], [1, 2**60 + 1])):
-        rows = {"click": [0, 1], "price": values}
+    for k, values in enumerate(([0.5, 1.0], [1, 2, 2**60 + 1, 4, 2**60 + 3])):
+        rows = {"click": [0, 1, 0, 1, 0][: len(values)], "price": values}
         pq.write_table(pa.table(rows), tmp_path / f"part-{k}.parquet")
     schema = {"labels": {"click": {}}, "numeric": {"price": {}}}
     recipe = TableRecipe(path=str(tmp_path), format="parquet", schema=schema)
-    shown = r"part-1\.parquet: row group 0, row 0: column 'price': Integer value 115292"
+    shown = (
+        r"part-1\.parquet: row group 0, row 2: column 'price': Integer value 1152921504606846977"
+    )
     with pytest.raises(DataError, match=shown):
         open_table(recipe, window_rows=100, prefetch=0)
