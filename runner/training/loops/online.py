@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import CodeType, FunctionType
@@ -128,19 +129,20 @@ class Drift:
 def compute_drift(rows: Iterable[dict[str, Any]]) -> Drift | None:
     """Compute the drift from the rows of windows, in their order; None if there is none.
 
+    Means leave out windows whose loss is undefined.
     Memory does not grow with the stream: a stretch holds one window at first, and twice as many
     whenever there are `2 * MAX_SHOWN_WINDOWS` stretches.
     """
     stretches: list[tuple[float, int]] = []  # sum of losses, examples
-    total, examples, last, count, per_stretch, filled = 0.0, 0, 0.0, 0, 1, 0
+    examples, last, count, per_stretch, filled = 0, 0.0, 0, 1, 0
     for row in rows:
         size, last = row["examples"] - examples, float(row["loss"])
         examples = row["examples"]
-        total += last * size
         count += 1
         if filled == 0:
             stretches.append((0.0, 0))
-        stretches[-1] = (stretches[-1][0] + last * size, stretches[-1][1] + size)
+        if not math.isnan(last):
+            stretches[-1] = (stretches[-1][0] + last * size, stretches[-1][1] + size)
         filled = (filled + 1) % per_stretch
         if filled == 0 and len(stretches) == 2 * MAX_SHOWN_WINDOWS:
             pairs = zip(stretches[::2], stretches[1::2])
@@ -148,8 +150,10 @@ def compute_drift(rows: Iterable[dict[str, Any]]) -> Drift | None:
             per_stretch *= 2
     if not examples:
         return None
-    losses = [loss / size for loss, size in stretches if size]
-    return Drift(losses, total / examples, last, count)
+    losses = [loss / size if size else math.nan for loss, size in stretches]
+    defined = sum(size for _, size in stretches)
+    so_far = sum(loss for loss, _ in stretches) / defined if defined else math.nan
+    return Drift(losses, so_far, last, count)
 
 
 def report_drift(job: Job) -> None:
