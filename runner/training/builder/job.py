@@ -210,8 +210,11 @@ def show_preflight_warnings(
     inputs: JobInputs, cadence: Cadence, length: RunLength, model: nn.Module
 ) -> None:
     """Show the `preflight_warnings` for the model and the dataset."""
-    if inputs.config["loop"]["_target_"] == ONLINE_LOOP:  # it evaluates no split
+    checkpoint = inputs.config["checkpoint"]
+    is_online = inputs.config["loop"]["_target_"] == ONLINE_LOOP
+    if is_online:  # it evaluates no split
         cadence = replace(cadence, eval_every=None)
+    is_learnt = any(checkpoint.get(f"init_{key}") for key in ("linear", "from", "tables"))
     is_next_item = isinstance(model, NextItemModel)
     learns_every_place = is_next_item and getattr(model, "every_place", True)
     skips = makes_windows(inputs.config["dataset"]) and not learns_every_place
@@ -221,7 +224,8 @@ def show_preflight_warnings(
         length,
         is_next_item=is_next_item,
         skips_events=skips,
-        is_warm=inputs.config["checkpoint"]["init_from"] is not None,
+        is_warm=checkpoint["init_from"] is not None,
+        evaluates_start=is_learnt and not is_online,
     ):
         inputs.view.warn(warning)
     for warning in describe_order_by_user(inputs.config):

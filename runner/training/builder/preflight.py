@@ -44,6 +44,7 @@ def preflight_warnings(
     is_next_item: bool = False,
     skips_events: bool = False,
     is_warm: bool = False,
+    evaluates_start: bool = False,
 ) -> Iterator[str]:
     """Yield warnings of too few rows or updates, and of intervals and patience never reached.
 
@@ -51,6 +52,7 @@ def preflight_warnings(
         is_next_item: whether the model predicts the next item of a history.
         skips_events: whether rows are windows of events, of which the model learns only one.
         is_warm: whether the run starts from the weights of another one, so that few updates do.
+        evaluates_start: whether the weights at step 0 are evaluated, too.
     """
     if skips_events:
         yield (
@@ -84,6 +86,7 @@ def preflight_warnings(
             yield f"{key}: {interval.text} is {run}: {instead}{more}"
     # the evaluation at the end does not count: a rule that acts then changes nothing
     evaluations = length.count_intervals(cadence.eval_every, length.steps - 1) or 0
+    evaluations += evaluates_start
     for name in PATIENCE_RULES:
         patience = getattr(trainer, name).patience
         if patience is not None and patience >= evaluations:  # the first is always the best so far

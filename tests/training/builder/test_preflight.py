@@ -128,6 +128,25 @@ def test_a_patience_that_cannot_run_out_is_a_warning(rule, evaluate, patience, w
         assert found[0].endswith("set a smaller patience or trainer.eval_every, or train longer")
 
 
+@pytest.mark.parametrize("key", ["init_linear", "init_from", "init_tables"])
+@pytest.mark.parametrize(("patience", "warned"), [(3, False), (4, True)])
+def test_patience_counts_the_evaluation_of_weights_that_a_run_starts_with(key, patience, warned):
+    said = []
+    trainer = TrainerSettings(max_steps=100, early_stop=EarlyStop(patience=patience))
+    checkpoint = {"init_from": None, "init_linear": False, "init_tables": {}} | {key: "x"}
+    dataset, loop = {"_target_": "my.own.Dataset"}, {"_target_": TRAIN_LOOP}
+    config = {"loop": loop, "dataset": dataset, "checkpoint": checkpoint}
+    inputs = SimpleNamespace(config=config, trainer=trainer, view=SimpleNamespace(warn=said.append))
+    cadence = Cadence(None, parse_interval("1ep", key="trainer.eval_every"), None)  # 0, 30, 60, 90
+    show_preflight_warnings(inputs, cadence, RUN, Linear(1, 1))
+    assert bool(said) is warned
+    assert all("there are 4 evaluations before the end" in line for line in said)
+    loop["_target_"] = ONLINE_LOOP
+    said.clear()
+    show_preflight_warnings(inputs, cadence, RUN, Linear(1, 1))
+    assert "there are 0 evaluations before the end" in said[0]
+
+
 def test_learning_online_is_told_nothing_of_evaluations_which_it_has_not():
     said = []
     inputs = SimpleNamespace(
