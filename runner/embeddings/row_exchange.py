@@ -53,6 +53,9 @@ class RowExchange:
         Returns:
             The ids of all ranks' batches whose rows are on this rank, [N] for each feature in the
             order of ranks, relative to the first row here; and the size of each rank's batch.
+
+        Raises:
+            IndexError: for an id outside its table, before any exchange.
         """
         num_features, size = len(kjt.keys()), kjt.stride()
         values_V, weights_V, offsets = kjt.values(), kjt.weights_or_none(), kjt.offsets()
@@ -68,6 +71,12 @@ class RowExchange:
             ids.append((values_V - low_V)[is_there_V])
             if weights_V is not None:
                 weights.append(weights_V[is_there_V])
+        if sum(len(part) for part in ids) < len(values_V):
+            num_rows_V = self._high_WF.amax(0).repeat_interleave(per_feature)
+            at = int(((values_V < 0) | (values_V >= num_rows_V)).nonzero()[0])
+            name = kjt.keys()[int((per_feature.cumsum(0) <= at).sum())]
+            table = f"its table of {num_rows_V[at]} rows"
+            raise IndexError(f"{name}: id {values_V[at]} is outside {table}")
         mine = torch.tensor([size, *(len(t) for t in ids)])
         counts = [torch.empty_like(mine) for _ in self._served]
         dist.all_gather(counts, mine, group=self._ranks.group)
