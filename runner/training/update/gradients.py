@@ -59,6 +59,8 @@ def drop_empty_lookups(
 ) -> None:
     """Set gradients at look-ups without ids to 0, in place: no row gets them, nor may a norm.
 
+    NaN and infinity stay, so that the update is skipped as it is without norms.
+
     Args:
         outputs: those that have a gradient.
         gradients: one for each of them.
@@ -74,7 +76,7 @@ def drop_empty_lookups(
     mask_of = {id(lookup): mask for lookup, mask in zip(lookups, masks, strict=True)}
     for output, gradient in zip(outputs, gradients, strict=True):
         if id(output) in mask_of:
-            gradient.masked_fill_(mask_of[id(output)].view_as(gradient), 0.0)
+            gradient.mul_(~mask_of[id(output)].view_as(gradient))
 
 
 @lru_cache(maxsize=8)

@@ -288,6 +288,29 @@ def test_a_list_without_ids_is_no_part_of_a_norm(micro):
         torch.testing.assert_close(moved, 0.05 * gradient, rtol=1e-4, atol=1e-7, msg=name)
 
 
+class UndefinedWithoutIds(DLRM):
+    """A model whose gradient is NaN at a list without ids, as that of a length of 0 is."""
+
+    def dense(self, embeddings, batch):
+        length_B = embeddings.pooled_BE[:, 8:].square().sum(1).sqrt()
+        prediction = super().dense(embeddings, batch)
+        return replace(prediction, logits_BT=prediction.logits_BT + length_B[:, None])
+
+
+@pytest.mark.parametrize("log_gradients", [None, "global"])
+@pytest.mark.parametrize("clip", [ClipSettings(), ClipSettings(global_norm=1.0)])
+def test_an_undefined_gradient_at_a_list_without_ids_skips_the_update(clip, log_gradients):
+    listed = replace(SCHEMA, sparse=tuple(replace(f, is_list=True) for f in SCHEMA.sparse))
+    model = UndefinedWithoutIds(listed, embedding_dim=4, bottom=[8], top=[8])
+    context = make_context(model=model, loss=BCE(listed))
+    context.clip, context.log_gradients = clip, log_gradients
+    before = snapshot(context)
+    batch = random_batch(64)
+    assert not gradients(context, batch)[1].isfinite().all()
+    Supervised().train_step(context, iter([batch]))
+    assert all(torch.equal(before[name], weight) for name, weight in snapshot(context).items())
+
+
 def test_a_place_without_an_event_is_no_part_of_a_norm():
     sequences = (SequenceFeature(name="s", num_rows=10, max_length=3, table="a"),)
     schema = Schema((), (SparseFeature("a", 10),), (TaskSpec("y"),), sequences=sequences)
