@@ -95,9 +95,11 @@ def parse_request(body: bytes, header_length: str | None) -> InferRequest:
         raise DataError(f"the request has {len(body)} bytes, but its tensors end at {at}")
     if not inputs:
         raise DataError("inputs: the request has none")
-    binary = bool(parameters.get("binary_data_output", False))
+    binary = _is_wanted(parameters, "binary_data_output", "the request", default=False)
     outputs = {
-        _name(spec, "outputs"): bool(_parameters(spec, "outputs").get("binary_data", binary))
+        _name(spec, "outputs"): _is_wanted(
+            _parameters(spec, "outputs"), "binary_data", "outputs", default=binary
+        )
         for spec in _objects(content, "outputs")
     }
     id_ = content.get("id")
@@ -119,6 +121,13 @@ def _parameters(content: Mapping[str, Any], owner: str) -> Mapping[str, Any]:
     if not isinstance(parameters, dict):
         raise DataError(f"{owner}: parameters is no object")
     return parameters
+
+
+def _is_wanted(parameters: Mapping[str, Any], key: str, owner: str, *, default: bool) -> bool:
+    wanted = parameters.get(key, default)
+    if wanted not in (True, False, None):
+        raise DataError(f"{owner}: parameters.{key}={wanted!r}: expected true or false")
+    return bool(wanted)
 
 
 def _objects(content: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -33,6 +33,16 @@ BODIES: list[tuple[Any, bytes, str]] = [
     (b"{", b"", "the request is no JSON: "),
     ([], b"", "the request is no JSON object"),
     ({"parameters": 5}, b"", "the request: parameters is no object"),
+    (
+        {"parameters": {"binary_data_output": "false"}, "inputs": [AGE]},
+        b"",
+        "^the request: parameters.binary_data_output='false': expected true or false$",
+    ),
+    (
+        {"inputs": [AGE], "outputs": [{"name": "y", "parameters": {"binary_data": [1]}}]},
+        b"",
+        r"^outputs: parameters.binary_data=\[1\]: expected true or false$",
+    ),
     ({"inputs": 5}, b"", "inputs: is no list of objects"),
     ({"inputs": []}, b"", "inputs: the request has none"),
     ({"inputs": [{"datatype": "FP32"}]}, b"", "inputs: a tensor has no name"),
