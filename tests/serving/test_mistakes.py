@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import resource
 import shutil
 import sys
@@ -95,6 +97,11 @@ def finish_on_fewer_rows(folder: Path) -> None:
     _finish(Made(folder=folder, part_rows=3), summarize_parts(folder), 5, 0.0)
 
 
+def finish_without_rows(folder: Path) -> None:
+    plan = Made(table=Made(path="/data/clicks.parquet"), split="test")
+    _finish(plan, summarize_parts(folder), 0, 0.0)
+
+
 def read_a_foreign_part(folder: Path) -> None:
     pq.write_table(pa.table({"score": [0.5]}), folder / "part-00000.parquet")
     summarize_parts(folder)
@@ -141,6 +148,7 @@ MISTAKES = [
     (lambda p: open_output(p / "file", {}), "--out .*file: cannot be written: "),
     (read_a_foreign_part, r"after `rm .*part-00000\.parquet` the same command writes it anew"),
     (finish_on_fewer_rows, "has 6 rows and the input 5: a file was changed meanwhile; another --o"),
+    (finish_without_rows, "^--split test: has no rows; name another split or files with rows$"),
     (ask_for_too_many_items, "--top-k 99: there are 40 items; ask for as many at most"),
     (input_of_unknown_type, "rows.csv: column 'user' has type string, and the files of the train"),
     (lambda p: load_transforms(DECLARED, p), "has no fitted transform of user, .*undo that, or t"),
@@ -291,6 +299,19 @@ def test_a_graph_that_cannot_be_written_names_its_format(clicks_model, tmp_path)
     program = torch.export.load(str(clicks_model / "model.pt2"))
     with pytest.raises(UserError, match=r"--format pt2: the graph model cannot be written: .*aoti"):
         save_graph(program, SPEC, tmp_path / "none" / "x.pt2", "pt2", portable=False)
+
+
+def test_a_disk_that_becomes_full_is_no_matter_of_the_format(clicks_model, tmp_path, monkeypatch):
+    program = torch.export.load(str(clicks_model / "model.pt2"))
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.onnx")
+
+    def save_onnx(*_: Any) -> None:
+        raise full
+
+    monkeypatch.setattr("runner.serving.artifact.formats._save_onnx", save_onnx)
+    with pytest.raises(OSError, match=r"No space left on device: 'model\.onnx'") as told:
+        save_graph(program, SPEC, tmp_path / "model.onnx", "onnx", portable=False)
+    assert told.value is full  # of which a command ends with 1, and says that it may go on
 
 
 def test_a_graph_that_has_no_room_is_refused_before_it_is_written(

@@ -45,6 +45,7 @@ def save_graph(
 
     Raises:
         UserError: for what the format cannot hold, with the reason.
+        OSError: if the disk becomes full.
     """
     try:
         if format_ == "pt2":
@@ -59,6 +60,8 @@ def save_graph(
     except UserError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
         first = (str(error).strip().splitlines() or [""])[0]
         raise UserError(
             f"--format {format_}: the graph {spec.name} cannot be written: {type(error).__name__}: "

@@ -216,6 +216,8 @@ def _finish(
         UserError: if the input was changed while it was read.
         DataError: if it has no rows.
     """
+    if not num_rows and plan.split is not None:
+        raise DataError(f"--split {plan.split}: has no rows; name another split or files with rows")
     if not num_rows:
         raise DataError(f"{plan.table.path[0]}: has no rows; name files with rows to score")
     parts = summarize_parts(plan.folder)
