@@ -123,6 +123,8 @@ def _read_texts(
     if pt.is_floating(values.type):
         values = pc.if_else(pc.is_nan(values), None, values)
     texts = pc.utf8_trim_whitespace(as_texts(values))
+    if is_text(values.type):
+        values = texts
     missing = texts.is_null().to_numpy(zero_copy_only=False)
     what, known = ("classes", label.classes) if label.classes else ("grades", label.grades)
     if known:
@@ -146,7 +148,7 @@ def find_places(values: pa.Array, names: Iterable[str]) -> pa.Array:
     """
     if pt.is_dictionary(values.type):
         values = values.dictionary_decode()
-    texts = pc.utf8_trim_whitespace(as_texts(values))
+    texts = as_texts(values)
     known = pa.array([name.strip() for name in names], pa.string())
     places = pc.index_in(texts, known)
     if pt.is_boolean(values.type) or pt.is_floating(values.type) or pt.is_decimal(values.type):

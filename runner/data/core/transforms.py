@@ -8,6 +8,9 @@ from runner.data.core.columns import NumericColumn
 
 PIECE = 16_384  # numbers: too few for PyTorch to use several threads
 
+# of a mean to the standard deviation in float32, whose steps are then at most 1/8,192 of the latter
+LARGEST_RATIO = 1024
+
 
 def as_float32(values: np.ndarray) -> np.ndarray:
     """Return the values as batches hold them; a number that is too large becomes infinite."""
@@ -17,19 +20,25 @@ def as_float32(values: np.ndarray) -> np.ndarray:
 
 def transform_numeric(column: NumericColumn, values: np.ndarray) -> np.ndarray:
     """Clip, take log1p and standardise: [R] numbers without missing ones -> [R] float32."""
-    x = as_float32(values)
+    in_double = needs_double(column.mean, column.std)
+    x = values.astype(np.float64) if in_double else as_float32(values)
     if column.clip_min is not None or column.clip_max is not None:
         np.clip(x, column.clip_min, column.clip_max, out=x)
     if column.log1p:
         _log1p_in_place(x)
     if column.mean or column.std != 1:
-        x -= np.float32(column.mean)
-        x *= np.float32(1 / column.std)
-    return x
+        x -= x.dtype.type(column.mean)
+        x *= x.dtype.type(1 / column.std)
+    return as_float32(x) if in_double else x
+
+
+def needs_double(mean: float, std: float) -> bool:
+    """Return whether float32 is too coarse for numbers this far from 0, as for times of a day."""
+    return abs(mean) > LARGEST_RATIO * std
 
 
 def _log1p_in_place(values: np.ndarray) -> None:
-    """Take log1p of [R] float32 by PyTorch.
+    """Take log1p of [R] floats by PyTorch.
 
     NumPy has vector instructions for it on CPUs with AVX-512 alone: elsewhere it takes 14 ns a
     number and PyTorch 1.7, which is also closer to the exact value (0.6 units in the last place).

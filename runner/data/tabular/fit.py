@@ -13,6 +13,7 @@ from runner.data.columns.raw_ids import UNKNOWN_TYPES, RawIds, read_ids
 from runner.data.columns.times import TIME_PARTS
 from runner.data.columns.vocabulary import FIRST_VALUE_ID, ValueCounter
 from runner.data.core.fitted import FittedTransforms
+from runner.data.core.transforms import needs_double
 from runner.data.files.bad_rows import SKIP_HINT, RowValidator
 from runner.data.files.read_files import RowChunk
 from runner.data.tabular.splits import TimeSample
@@ -99,12 +100,19 @@ class TransformFitter:
         validator = RowValidator.for_chunk(chunk, self._skip_bad_rows, SKIP_HINT)
         in_train = splits.get("train", np.zeros(chunk.num_rows, bool))[: chunk.num_rows]
         numeric = [spec for spec in self._declared.numeric if spec.standardise]
-        for name, encoded in encode_numbers(table, numeric, FittedTransforms(), validator):
+        numbers = encode_numbers(table, numeric, FittedTransforms(), validator)
+        for one, (name, encoded) in zip(numeric, numbers, strict=True):
             x = encoded[in_train & ~validator.bad_R]
-            if len(x):
-                mean = float(x.mean(dtype=np.float64))
-                squares = float(((x.astype(np.float64) - mean) ** 2).sum())
-                facts.moments[name] = (len(x), mean, squares)
+            if not len(x):
+                continue
+            mean, squares = _compute_moments(x)
+            std = (squares / len(x)) ** 0.5 or 1.0
+            if needs_double(mean, std):  # float32 has its numbers after they are standardised
+                near = FittedTransforms(moments={name: [mean, std]})
+                [(_, encoded)] = encode_numbers(table, [one], near, validator)
+                x_mean, x_squares = _compute_moments(encoded[in_train & ~validator.bad_R])
+                mean, squares = mean + x_mean * std, x_squares * std**2
+            facts.moments[name] = (len(x), mean, squares)
         for spec in self._ids:
             ids = read_ids(spec, table, validator, self.id_types)
             rows = in_train
@@ -187,6 +195,11 @@ def with_declared_sizes(fitted: FittedTransforms, declared: Declared) -> FittedT
         return fitted
     sizes = TransformFitter(declared, split_seed=0, skip_bad_rows=False).compute()
     return replace(sizes, id_types=fitted.id_types)
+
+
+def _compute_moments(x: np.ndarray) -> tuple[float, float]:
+    mean = float(x.mean(dtype=np.float64))
+    return mean, float(((x.astype(np.float64) - mean) ** 2).sum())
 
 
 def _observe_ids(facts: ChunkFacts, spec: IdSpec, ids: RawIds, in_train: np.ndarray) -> None:

@@ -75,9 +75,9 @@ class TableRecipe(TableFiles, Recipe):
         have seen, where rows without a time or a listed value are judged, for texts, of which an
         open quote or one of several passes took rows before, for rows of a user's own, which were
         filtered or lost fractions unseen, for lists in texts, of which NumPy's were one id, for
-        matches of ids, of which large ones had not all digits, and for labels whose values are
-        named as whole numbers, of which 1.0 was none, so that a cache that was made otherwise is
-        not used.
+        matches of ids, of which large ones had not all digits, for labels whose values are named,
+        of which 1.00 and True were none, and for standardised numbers, whose means were subtracted
+        in float32, so that a cache that was made otherwise is not used.
         """
         if self.is_direct and self.is_elsewhere:
             return f"{LAYOUT_VERSION} fetched"
@@ -86,9 +86,8 @@ class TableRecipe(TableFiles, Recipe):
         words = ["seen"] if has_events else ["judged"] if is_judged else []
         words += ["whole"] if self.format in (*TEXT_FORMATS, "rows") else []
         words += ["arrays"] if any(spec.separator == "json" for spec in self.declared.ids) else []
-        label_values = {v for spec in self.declared.labels for v in (*spec.positive, *spec.grades)}
-        digits = (v.strip().lstrip("-").removesuffix(".0") for v in label_values)
-        words += ["numbers"] if any(v.isdigit() for v in digits) else []
+        words += ["named"] if any(spec.is_text for spec in self.declared.labels) else []
+        words += ["double"] if any(spec.standardise for spec in self.declared.numeric) else []
         words += ["digits"] if any(spec.of for spec in self.declared.numeric) else []
         return " ".join([str(LAYOUT_VERSION), *words]) if words else LAYOUT_VERSION
 

@@ -81,3 +81,21 @@ def test_they_are_proposed_as_numbers_and_lists_of_objects_are_told(tmp_path, ta
     wrong = {"labels": ["label"], "categorical": {"took_s": {"num_rows": 9}}}
     with pytest.raises(DataError, match=r"'took_s' has type duration\[s\], expected an integer"):
         open_dataset(path=str(tmp_path / "x.parquet"), schema=wrong)
+
+
+@pytest.mark.parametrize("rewrite", ["auto", "always"])
+@pytest.mark.parametrize("log1p", [False, True])
+@pytest.mark.parametrize("type_", [pa.int64(), pa.float64()])
+def test_times_of_one_day_are_standardised_without_the_steps_of_float32(
+    tmp_path, monkeypatch, type_, log1p, rewrite
+):
+    monkeypatch.setenv("RUNNER_CACHE", str(tmp_path / "cache"))
+    seconds = 1_764_000_000 + np.random.default_rng(2).permutation(86_400)[:3000]
+    table = {"label": [n % 2 for n in range(3000)], "at": pa.array(seconds).cast(type_)}
+    pq.write_table(pa.table(table), tmp_path / "x.parquet", row_group_size=1000)
+    schema = {"labels": ["label"], "numeric": {"at": {"standardise": True, "log1p": log1p}}}
+    data = open_dataset(path=str(tmp_path / "x.parquet"), schema=schema, mix=False, rewrite=rewrite)
+    found = next(data.batches("train", batch_size=3000)).dense_BD[:, 0].numpy()
+    expected = np.log1p(seconds) if log1p else seconds.astype(float)
+    expected = (expected - expected.mean()) / expected.std()
+    np.testing.assert_allclose(found, expected, atol=2e-6)
