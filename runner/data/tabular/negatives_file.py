@@ -77,7 +77,9 @@ def read_negatives(
             file, row and column, that the training does not know.
     """
     of_item = next(spec for spec in specs if spec.name == item)
-    format_ = next((f for f, endings in SUFFIXES.items() if path.endswith(endings)), "parquet")
+    format_ = next(
+        (f for f, endings in SUFFIXES.items() if path.lower().endswith(endings)), "parquet"
+    )
     source = _NegativesFile(format=format_, path=path, schema=None)
     first, types = next(iter(source.schemas.items()))
     key = _find_key(first, types.names, [s for s in specs if not s.is_list and not s.cross])

@@ -44,9 +44,9 @@ def lists_of(found) -> dict[int, list[int]]:
 
 def write(folder, name, columns):
     table = pa.table(columns)
-    if name.endswith(".csv"):
+    if name.lower().endswith(".csv"):
         pacsv.write_csv(table, folder / name)
-    elif name.endswith(".jsonl"):
+    elif name.lower().endswith(".jsonl"):
         (folder / name).write_text("\n".join(map(json.dumps, table.to_pylist())) + "\n")
     else:
         pq.write_table(table, folder / name)
@@ -54,7 +54,7 @@ def write(folder, name, columns):
 
 
 @pytest.mark.parity("E15")
-@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("ending", ["csv", "CSV", "parquet", "jsonl", "Jsonl"])
 def test_pairs_of_any_format_become_the_lists_of_a_dictionary(tmp_path, ending):
     columns = dict(zip(("user", "negatives"), map(list, zip(*PAIRS))))
     found = read_negatives(write(tmp_path, f"hard.{ending}", columns), SPECS, FITTED, "item")
