@@ -17,7 +17,7 @@ from runner.data.core.source_files import fingerprint_path
 from runner.data.files.file_columns import check_same_schema
 from runner.data.files.file_list import DataFile
 from runner.data.files.mapping_rows import table_of_mappings
-from runner.data.files.read_files import CHUNK_ROWS, RowChunk, unpack_columns
+from runner.data.files.read_files import CHUNK_ROWS, RowChunk, flatten_structs, unpack_columns
 from runner.data.tabular.table import open_table
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.errors import ConfigError, DataError, first_line, nearest_hint
@@ -122,7 +122,7 @@ class RowSource(DataFile):
         """
         number = 0
         try:
-            for table in self._tables(columns):
+            for table in map(flatten_structs, self._tables(columns)):
                 yield table
                 number += table.num_rows
         except READ_ERRORS as error:
@@ -130,6 +130,12 @@ class RowSource(DataFile):
 
     def _tables(self, columns: list[str] | None) -> Iterator[pa.Table]:
         if hasattr(self.rows, "get_fragments"):
+            if columns is not None:  # with whole structs, whose fields have their names only so
+                columns = [
+                    name
+                    for name in self.rows.schema.names
+                    if any(f"{column}.".startswith(f"{name}.") for column in columns)
+                ]
             for batch in self.rows.to_batches(columns=columns, use_threads=False):
                 yield pa.Table.from_batches([batch])
             return

@@ -248,6 +248,24 @@ def of_rows(rows: Any, **settings: Any) -> Any:
     return table_of_rows(rows, **{"schema": SCHEMA, "mix": False, **settings})
 
 
+def test_fields_of_structs_are_columns_of_own_rows_as_of_files(tmp_path):
+    users = [{"id": 3, "at": {"k": 1}}, {"id": 5, "at": {"k": 2}}]
+    rows = [{"y": n, "c": user, "d.e": 7 + n} for n, user in enumerate(users)]
+    ids = {name: {"num_rows": 9} for name in ("c.id", "c.at.k", "d.e")}
+    schema, table = {"labels": ["y"], "categorical": ids}, pa.Table.from_pylist(rows)
+    path = tmp_path / "x.parquet"
+    pq.write_table(table, path)
+    for data in (
+        open_dataset(path=str(path), schema=schema, mix=False),
+        of_rows(lambda: iter([table]), schema=schema, identity="tables"),
+        of_rows(lambda: iter(rows), schema=schema, identity="mappings"),
+        of_rows(pads.dataset(path), schema=schema),
+    ):
+        sparse = next(data.batches("train", batch_size=2)).sparse
+        found = {name: sparse[name].values().tolist() for name in ids}
+        assert found == {"c.id": [3, 5], "c.at.k": [1, 2], "d.e": [7, 8]}
+
+
 @pytest.mark.parity("E13")
 def test_a_pyarrow_dataset_and_generators_give_the_batches_of_parquet(tmp_path, expected):
     whole = clicks(ROWS)
