@@ -68,7 +68,7 @@ class SplitTime:
 
     def read_seconds(self, sample: pa.Table) -> np.ndarray:
         """Return [R] float64, seconds since 1970 or another origin; NaN where a time is missing."""
-        return _read_times(sample, self.name, self.form)
+        return read_times(sample, self.name, self.form)
 
 
 def choose_time(
@@ -109,7 +109,7 @@ def choose_time(
         if AMBIGUOUS in own_form and is_text(f.type):
             continue
         own_form = "" if AMBIGUOUS in own_form else own_form
-        seconds_R = _read_times(sample, f.name, own_form)
+        seconds_R = read_times(sample, f.name, own_form)
         known_R = seconds_R[~np.isnan(seconds_R)]
         is_early = is_text(f.type) and len(known_R) and known_R.min() < EARLIEST_S
         if is_early and not (hint or sounds_like_time(f.name)):  # such as a day of birth
@@ -248,7 +248,7 @@ def _may_be_until_event(f: ColumnStatistics, sample: pa.Table, roles: Mapping[st
     has_date = f.low is None or f.time_form or f.low >= EARLIEST_S
     if has_date or roles[f.name].reason != TIME_REASON:
         return False
-    time_R = _read_times(sample, f.name, "")
+    time_R = read_times(sample, f.name, "")
     for name, role in roles.items():
         if role.name == "labels" and is_event_in_time(name):
             return True
@@ -393,14 +393,7 @@ def propose_days(
     """
     until = time if time and time.form else None
     until_R = until.read_seconds(sample) if until else None
-    labels = [
-        label_R
-        for f in columns
-        if roles[f.name].name == "labels" and roles[f.name].settings.get("type") != "regression"
-        for label_R in read_binary_labels(
-            sample[f.name], f.name, dict(roles[f.name].settings)
-        ).values()
-    ]
+    labels = read_class_labels(sample, columns, roles).values()
     proposed: dict[str, dict[str, Any]] = {}
     for f in columns:
         form = f.time_form or ("text" if f.low is None else "")
@@ -408,7 +401,7 @@ def propose_days(
         name = f"{f.name}_days"
         if not is_other or not form or AMBIGUOUS in form or f.zero_share or name in roles:
             continue
-        days_R = _read_times(sample, f.name, form) / SECONDS_OF_DAY
+        days_R = read_times(sample, f.name, form) / SECONDS_OF_DAY
         if until_R is not None:
             days_R = until_R / SECONDS_OF_DAY - days_R
             is_after = (days_R < 0).sum() > MOST_AFTER * len(days_R)
@@ -433,10 +426,25 @@ def propose_days(
     return proposed, [f"{listed}: {what} are proposed as numbers ({', '.join(proposed)})"]
 
 
+def read_class_labels(
+    sample: pa.Table, columns: Sequence[ColumnStatistics], roles: Mapping[str, Role]
+) -> dict[str, np.ndarray]:
+    """Return [R] float64 by task, as `read_binary_labels` does, of all labels but numbers."""
+    return {
+        task: label_R
+        for f in columns
+        if roles[f.name].name == "labels" and roles[f.name].settings.get("type") != "regression"
+        for task, label_R in read_binary_labels(
+            sample[f.name], f.name, dict(roles[f.name].settings)
+        ).items()
+    }
+
+
 def form_settings(key: str, form: str) -> dict[str, str]:
     """Return the setting that names a form of times, where it is not the usual one."""
     return {key: form} if form in TIME_FORMS[1:] else {}
 
 
-def _read_times(sample: pa.Table, name: str, form: str) -> np.ndarray:
+def read_times(sample: pa.Table, name: str, form: str) -> np.ndarray:
+    """Return [R] float64, seconds; a form that is not in `TIME_FORMS` is found by itself."""
     return parse_times(single_array(sample, name), form if form in TIME_FORMS else "seconds")

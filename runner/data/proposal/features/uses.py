@@ -34,6 +34,7 @@ from runner.data.proposal.features.buckets import propose_buckets
 from runner.data.proposal.features.crosses import propose_crosses
 from runner.data.proposal.features.describe_drift import describe_drift
 from runner.data.proposal.features.judge_rare_ids import keep_rare_ids
+from runner.data.proposal.features.later_times import describe_later_times
 from runner.data.proposal.features.links import propose_log_links
 from runner.data.proposal.features.logarithms import drop_logarithms
 from runner.data.proposal.features.matches import propose_matches
@@ -45,6 +46,7 @@ from runner.data.proposal.features.times import (
     describe_possible_times,
     propose_days,
     propose_time_parts,
+    read_class_labels,
 )
 from runner.data.proposal.features.trend import propose_trend
 from runner.data.proposal.features.words import propose_words
@@ -75,6 +77,9 @@ def use_events(
     """Return the uses of a table of events; `notes` gets a sentence on each."""
     interactions, decisions = propose_declaration(events, columns)
     notes += decisions
+    form = {f.name: f.time_form for f in columns}[events.time]
+    time = SplitTime(events.time, form, splits=False, num_missing=0)
+    notes += describe_later_times(table, columns, time, {}, (events.user, events.item))
     return Uses(
         event_roles(table, events, columns),
         {"split": "leave_one_out"} if len(missing) == 2 else {},
@@ -124,6 +129,9 @@ def use_rows(
     notes += describe_texts_of_objects(table, columns)
     notes += describe_numbered_histories(table, columns, roles)
     notes += ask_for_forms([f for f in columns if is_time(f) and f.name != hints.time])
+    labels = read_class_labels(table, columns, roles)
+    if time and (labels or "labels" not in {role.name for role in roles.values()}):
+        notes += describe_later_times(table, columns, time, labels)
     number_ids = take(propose_number_ids(sample, columns, roles))
     num_untimed = by_time.num_missing if by_time else 0
     if by_time and num_untimed:
