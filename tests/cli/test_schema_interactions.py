@@ -22,6 +22,7 @@ from runner.cli.schema import schema
 from runner.data.columns.schema_file import parse_schema
 from runner.data.proposal.columns.column_names import names_item
 from runner.data.proposal.columns.interactions import UnclearColumnError
+from runner.data.proposal.schema import propose_schema
 from runner.errors import DataError, UserError
 
 ROWS = 1000
@@ -450,3 +451,56 @@ def test_sessions_with_a_list_of_objects_are_told_how_they_become_events(tmp_pat
     proposed, _ = propose(pq.read_table(tmp_path / "rows.parquet"))
     parts = {"user": "session", "item": "aid", "time": "ts", "time_unit": "milliseconds"}
     assert proposed["interactions"].items() >= parts.items()
+
+
+def playlists(uri="track_uri", place="pos"):
+    """Return lists of songs in their order, without times, as in the Million Playlist Dataset."""
+    rng = np.random.default_rng(0)
+    return {
+        "playlist_id": [f"pl{row // 10:05d}" for row in range(ROWS)],
+        place: np.arange(ROWS) % 10,
+        uri: [f"spotify:track:{n}" for n in rng.integers(0, 70, ROWS)],
+        "duration_ms": rng.integers(120, 400, ROWS) * 1000,
+    }
+
+
+@pytest.mark.parametrize("flags", [(), ("--task", "next_item")])
+@pytest.mark.parametrize("place", ["pos", "position", "track_index", "step"])
+def test_playlists_are_histories_in_the_order_of_the_places_of_their_songs(propose, place, flags):
+    proposed, shown = propose(playlists(place=place), *flags)
+    parts = ("user", "item", "time")
+    expected = ("playlist_id", "track_uri", place)
+    assert tuple(proposed["interactions"][part] for part in parts) == expected
+    assert "next: python -m runner" in shown and "model=sasrec" in shown
+
+
+def test_a_place_that_users_have_several_times_gives_no_order(propose):
+    table = columns(timestamp=None, position=np.arange(ROWS) % 5)
+    proposed, shown = propose(table)
+    assert "interactions" not in proposed and "no column looks like a time" in shown
+
+
+def test_an_address_is_the_item_only_where_nothing_else_is(propose):
+    urls = [f"/{n}" for n in columns()["item_id"] % 9]
+    assert propose(columns(item_url=urls))[0]["interactions"]["item"] == "item_id"
+
+
+def test_a_part_that_is_not_found_is_told_with_columns_that_may_be_it(propose):
+    table = {"mix": playlists()["playlist_id"], **playlists()}
+    del table["playlist_id"]
+    with pytest.raises(UserError, match="looks like the user; --user names it, such as mix"):
+        propose(table, "--task", "next_item")
+
+
+def test_beside_a_column_that_is_named_like_the_type_of_an_event_no_other_is_taken_for_it(tmp_path):
+    rng = np.random.default_rng(1)
+    kinds, systems = rng.choice(["view", "buy"], ROWS), rng.choice(["ios", "web"], ROWS)
+    genres = np.array(["rock", "pop", "jazz"])[columns()["item_id"] % 3]
+    for more, expected in (
+        ({"os": systems}, ["os"]),
+        ({"event_type": kinds, "os": systems}, ["event_type"]),
+        ({"genre": genres}, []),  # of the item
+    ):
+        pq.write_table(pa.table(columns(**more)), tmp_path / "x.parquet")
+        roles = propose_schema(str(tmp_path / "x.parquet")).columns
+        assert [f.name for f, role in roles if "type of an event" in role.reason] == expected

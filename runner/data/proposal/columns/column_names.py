@@ -17,7 +17,10 @@ USER = re.compile(
     rf"({_TYPE})?",
     re.I,
 )
-SESSION = re.compile(r"(user_?)?session([._ -]?(id|no|key))?|sid", re.I)
+SESSION = re.compile(r"((user_?)?session|playlist|basket)([._ -]?(id|no|key))?|sid", re.I)
+POSITION = re.compile(r"(.*[._ -])?(pos|position|index|rank)", re.I)
+EVENT_TYPE = re.compile(r"(.*[._ -])?(event|action|behaviou?r|activity)([._ -]?(type|name))?", re.I)
+ADDRESS = re.compile(r"[._ -]?ur[il]$", re.I)
 QUERY = re.compile(r"q_?id|(search_?)?query([_ -]?(id|no|key))?|(search|srch)[_ -]?id", re.I)
 WEIGHT = re.compile(r"(sample|row|importance|instance|ips|ipw)_?weight|importance|ipw", re.I)
 PROPENSITY = re.compile(

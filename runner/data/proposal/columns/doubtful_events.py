@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.data.core.columns import is_list
-from runner.data.proposal.columns.column_names import guess_kind
+from runner.data.proposal.columns.column_names import POSITION, guess_kind
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.doubtful_values import LEAST_COPIES, describe_impressions
 from runner.data.proposal.columns.judging_sample import value_codes
@@ -74,6 +74,19 @@ def may_order(f: ColumnStatistics) -> bool:
     """Tell whether a number is named like a position in an order, not like a duration."""
     is_number = f.low is not None and not f.separator
     return is_number and bool(ORDER.search(f.name)) and not guess_kind(f.name)
+
+
+def find_positions(table: pa.Table, user: str, candidates: Sequence[ColumnStatistics]) -> list[str]:
+    """Return numbers that count the events of each user, such as the places in a playlist."""
+    if 2 * pc.count_distinct(table[user]).as_py() > table.num_rows:
+        return []
+    return [
+        f.name
+        for f in candidates
+        if f.is_single and f.is_whole and not f.missing_share
+        if may_order(f) or (f.low is not None and POSITION.fullmatch(f.name))
+        if table.group_by([user, f.name]).aggregate([]).num_rows >= LEAST_APART * table.num_rows
+    ]
 
 
 def is_constant_within(table: pa.Table, name: str, owner: str) -> bool:

@@ -12,6 +12,8 @@ import pyarrow.types as pt
 from runner.data.columns.times import TIME_FORMS
 from runner.data.files.read_files import is_text
 from runner.data.proposal.columns.column_names import (
+    ADDRESS,
+    EVENT_TYPE,
     SESSION,
     USER,
     is_outcome,
@@ -23,6 +25,7 @@ from runner.data.proposal.columns.column_statistics import ColumnStatistics
 from runner.data.proposal.columns.doubtful_events import (
     describe_events,
     find_finer_time,
+    find_positions,
     is_constant_within,
     may_order,
 )
@@ -88,6 +91,10 @@ def find_event_columns(
         others = [name for name in items if not is_constant_within(table, name, users[0])]
         candidates["item"] = others or items
     used = {names[0] for names in candidates.values() if len(names) == 1}
+    if len(users) == 1 and not candidates["time"]:
+        positions = find_positions(table, users[0], [f for f in columns if f.name not in used])
+        candidates["time"] = positions if len(positions) == 1 else []
+        used |= set(candidates["time"])
     rating = next((f.name for f in columns if f.name not in used and _may_be_rating(f)), None)
     for part, other in (("item", "user"), ("user", "item")):
         if not candidates[part] and len(candidates[other]) == 1 and candidates["time"]:
@@ -114,10 +121,13 @@ def find_event_columns(
         )
     if must:
         missing = [part for part, names in candidates.items() if not names]
-        in_order = "; the number of each row will do where rows are in order"
+        more = "; the number of each row will do where rows are in order"
+        if missing[0] != "time":
+            ids = _unnamed_ids([f for f in columns if f.name not in used], missing[0])
+            more = f", such as {' or '.join(ids[:MOST_NAMED])}" if ids else ""
         raise UserError(
             f"--task next_item: no column looks like the {missing[0]}; --{missing[0]} names it"
-            f"{in_order if missing[0] == 'time' else ''}"
+            f"{more}"
         )
     return None
 
@@ -136,7 +146,9 @@ def find_event_parts(columns: Sequence[ColumnStatistics], part: str) -> list[Col
         complete = [f for f in sessions if not f.missing_share]
         return complete if are_rare and complete else users or sessions
     if part == "item":
-        return [f for f in columns if names_item(f.name[table:]) and _is_id(f)]
+        ids = [f for f in columns if _is_id(f)]
+        items = [f for f in ids if names_item(f.name[table:])]
+        return items or [f for f in ids if names_item(ADDRESS.sub("", f.name[table:]))]
     times = [f for f in columns if is_time(f) and is_time_of_row(f.name[table:])]
     by_name = [f for f in times if sounds_like_time(f.name[table:])]
     return by_name or (times if len(times) == 1 else [])
@@ -191,10 +203,16 @@ def event_roles(
         "train_on: every"
     )
 
+    types = [f.name for f in columns if _may_be_event_type(f)]
+    types = [name for name in types if EVENT_TYPE.fullmatch(name)] or types
+
     def why_unused(f: ColumnStatistics) -> str:
         if not _may_be_event_type(f):
             return unused
-        return of_user if is_constant_within(table, f.name, events.user) else kinds
+        if is_constant_within(table, f.name, events.user):
+            return of_user
+        of_item = is_constant_within(table, f.name, events.item)
+        return unused if of_item or f.name not in types else kinds
 
     return {
         f.name: Role("interactions", f"the {parts[f.name]}")

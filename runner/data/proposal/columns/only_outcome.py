@@ -9,7 +9,11 @@ import pyarrow as pa
 
 from runner.data.proposal.columns.column_names import guess_kind, sounds_like_time
 from runner.data.proposal.columns.column_statistics import ColumnStatistics
-from runner.data.proposal.columns.doubtful_events import is_constant_within, may_order
+from runner.data.proposal.columns.doubtful_events import (
+    find_positions,
+    is_constant_within,
+    may_order,
+)
 from runner.data.proposal.columns.guess_label import (
     MAX_RATINGS,
     find_label_candidates,
@@ -37,6 +41,7 @@ def find_only_outcome(
     is_told = hints.labels or hints.user or hints.item or hints.task == "next_item"
     if is_told or not len(users) == len(items) == 1 or find_label_candidates(free)[0]:
         return ()
+    has_order = bool(times or hints.time or find_positions(table, users[0].name, free))
     owners, roles = (users[0].name, items[0].name), guess_roles(free)
     found = [
         f
@@ -48,7 +53,7 @@ def find_only_outcome(
         return ()
     is_measured = guess_kind(only.name) == "quantity" or not only.is_whole
     is_rating = is_measured and 2 < only.num_distinct <= MAX_RATINGS and only.median != only.low
-    return (only.name,) if is_rating or not (times or hints.time) else ()
+    return (only.name,) if is_rating or not has_order else ()
 
 
 def _may_be_outcome(f: ColumnStatistics, role: str) -> bool:
