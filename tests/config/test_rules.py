@@ -42,7 +42,10 @@ MISTAKES: list[tuple[Changes, str]] = [
     ({f"{INIT}_optimizer": True}, "init_optimizer=true: takes the optimizers' states of what"),
     ({f"{INIT}_average": True}, "init_average=true: takes the averages of checkpoint.init_from"),
     ({f"{INIT}_from": "nowhere"}, "checkpoint.init_from=nowhere: no such folder"),
-    ({f"{INIT}_from": "/", f"{INIT}_linear": True}, "init_tables give the start; choose one"),
+    (
+        {f"{INIT}_from": "/", f"{INIT}_linear": True},
+        "init_tables give the start; choose one: checkpoint.init_linear=false goes with them",
+    ),
     ({f"{INIT}_tables": {"user": 5}}, r"init_tables.user=5: write \{from: DIR\}, or"),
     (
         {f"{INIT}_tables": {"user": {"from": "/", "tabel": "u"}}},

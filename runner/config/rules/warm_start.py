@@ -71,7 +71,10 @@ def _check_linear_start(config: Config, *, has_source: bool) -> Iterator[str]:
         name = net.rpartition(".")[2]
         yield f"{key}: {name} has no linear half beside a deep one; model=wide_and_deep has"
     if has_source:
-        yield f"{key}: checkpoint.init_from and init_tables give the start; choose one"
+        yield (
+            f"{key}: checkpoint.init_from and init_tables give the start; choose one: "
+            "checkpoint.init_linear=false goes with them"
+        )
     if (ranks := get_key(config, "trainer.num_processes")) != 1:
         yield f"{key}: works on one rank, not trainer.num_processes={ranks}"
 
