@@ -480,6 +480,12 @@ def test_a_place_that_users_have_several_times_gives_no_order(propose):
     assert "interactions" not in proposed and "no column looks like a time" in shown
 
 
+@pytest.mark.parametrize("name", ["sales_rank", "playtime_forever"])
+def test_numbers_of_more_values_than_a_user_has_events_are_no_places(propose, name):
+    proposed, _ = propose(columns(timestamp=None, **{name: np.arange(ROWS) * 7}))
+    assert "interactions" not in proposed
+
+
 def test_an_address_is_the_item_only_where_nothing_else_is(propose):
     urls = [f"/{n}" for n in columns()["item_id"] % 9]
     assert propose(columns(item_url=urls))[0]["interactions"]["item"] == "item_id"

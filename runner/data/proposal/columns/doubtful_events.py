@@ -80,10 +80,11 @@ def find_positions(table: pa.Table, user: str, candidates: Sequence[ColumnStatis
     """Return numbers that count the events of each user, such as the places in a playlist."""
     if 2 * pc.count_distinct(table[user]).as_py() > table.num_rows:
         return []
+    most = pc.max(pc.value_counts(table[user]).field("counts")).as_py()  # events of one user
     return [
         f.name
         for f in candidates
-        if f.is_single and f.is_whole and not f.missing_share
+        if f.num_distinct <= most and f.is_single and f.is_whole and not f.missing_share
         if may_order(f) or (f.low is not None and POSITION.fullmatch(f.name))
         if table.group_by([user, f.name]).aggregate([]).num_rows >= LEAST_APART * table.num_rows
     ]
