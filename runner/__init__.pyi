@@ -28,6 +28,13 @@ from .serving.rows.outputs import Outputs as Outputs
 from .training.job import Job as Job
 from .training.job import Result as Result
 from .training.loops.events import TrainingHandle as TrainingHandle
+from .training.loops.recorder import Recorder as Recorder
+from .training.loops.session import run_and_report as run_and_report
+from .training.loops.start import start_training as start_training
+from .training.loops.train import evaluate_and_save as evaluate_and_save
+from .training.loops.train import finish_training as finish_training
+from .training.steps import is_finished as is_finished
+from .training.steps import steps as steps
 from .training.update.context import Context as Context
 from .training.update.task import StepOutput as StepOutput
 from .training.update.task import Supervised as Supervised

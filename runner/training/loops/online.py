@@ -19,7 +19,6 @@ from runner.parts import internal, loop_option
 from runner.reporting.console.format import format_number, sparkline
 from runner.rundir.json_files import iterate_jsonl
 from runner.training.job import Job, Result
-from runner.training.loops.events import CallbackRunner
 from runner.training.loops.recorder import Recorder, reduce_metrics
 from runner.training.loops.session import run_and_report
 from runner.training.loops.start import start_training
@@ -63,12 +62,13 @@ def _online(job: Job, stop: StopSignal) -> Result:
         state = start_training(job)
         if is_stream(job.dataset):
             job.dataset.should_stop = lambda: stop.local_signal is not None  # type: ignore[attr-defined]
-        recorder = Recorder(job, state, CallbackRunner(job, state, stop), split=PROGRESSIVE_SPLIT)
-        callback_runner = recorder.callback_runner
-        callback_runner.call_run_start()
-        recorder.replace_left_behind()
+        recorder = Recorder(job, state, stop, split=PROGRESSIVE_SPLIT)
+        recorder.start()
         updates = steps(
-            job, state, allow_prefetch=False, before_update=callback_runner.call_update_start
+            job,
+            state,
+            allow_prefetch=False,
+            before_update=recorder.callback_runner.call_update_start,
         )
         for output in () if stop.sync_ranks() else profile_steps(job, updates):
             recorder.record_update(output)

@@ -45,19 +45,25 @@ class Recorder:
         self,
         job: Job,
         state: TrainState,
-        callback_runner: CallbackRunner | None = None,
+        stop: StopSignal,
         *,
         split: str = "train",
     ) -> None:
         self.job, self.state, self.split = job, state, split
-        self.callback_runner = callback_runner or CallbackRunner(
-            job, state, StopSignal(job.context.ranks)
-        )
+        self.callback_runner = CallbackRunner(job, state, stop)
         self.before = self.now = current_progress(state)  # before and after the last update
         self.saved_step = state.step if state.step else -1
         self.logged_progress = self.now
         self.reported_skipped = state.skipped
         self._held_metrics: Metrics | None = None  # of the last evaluation, with its rows
+
+    def start(self) -> None:
+        """Call `on_run_start` of the callbacks, and bring what a resume changes up to date.
+
+        Collective.
+        """
+        self.callback_runner.call_run_start()
+        self.replace_left_behind()
 
     def record_update(self, output: StepOutput) -> None:
         """Add an update to the train metrics, without synchronisation, and call the callbacks."""

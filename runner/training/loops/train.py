@@ -13,7 +13,6 @@ from runner.rundir.find_checkpoint import find_checkpoint
 from runner.training.health.compare import compare_with_yardstick, measure_features
 from runner.training.job import Job, Result
 from runner.training.loops.evaluate_split import evaluate_split
-from runner.training.loops.events import CallbackRunner
 from runner.training.loops.plateau_actions import apply_plateau_rules
 from runner.training.loops.pruning import should_prune
 from runner.training.loops.recorder import Recorder
@@ -40,11 +39,9 @@ def _train(job: Job, stop: StopSignal) -> Result:
     with job.view.training(job.total_steps):
         state = start_training(job)
         write_data_facts(job)
-        recorder = Recorder(job, state, CallbackRunner(job, state, stop))
-        recorder.callback_runner.call_run_start()
-        recorder.replace_left_behind()
+        recorder = Recorder(job, state, stop)
+        recorder.start()
         if state.evaluation_due:
-            recorder.saved_step = -1  # the checkpoint of this step lacks its evaluation
             evaluate_and_save(job, state, recorder, stop)
         elif state.validation_step == state.step:  # a signal may have come before the answer
             _ask_whether_to_go_on(job, state, stop)
@@ -63,17 +60,25 @@ def _train(job: Job, stop: StopSignal) -> Result:
                 recorder.save()
             if skipped_in_a_row(job, state) or (stop.sync_ranks() if may_stop else stop.requested):
                 break
-        recorder.save(wait=True)
-        recorder.finish_delivery(interrupted=stop.requested)
-        recorder.callback_runner.raise_failure()
-        if failure := skipped_in_a_row(job, state):
-            result = recorder.make_result("failed", {}, error=failure)
-        elif stop.requested and not (is_finished(job, state) and not state.evaluation_due):
-            result = finish_interrupted(job, state, recorder, stop)
-        else:
-            result = finish_completed(job, state, recorder, stop)
-        recorder.callback_runner.call_run_end(result)
-        return result
+        return finish_training(job, state, recorder, stop)
+
+
+def finish_training(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> Result:
+    """Save the last update, evaluate the best weights of a completed run, and return the result.
+
+    Collective.
+    """
+    recorder.save(wait=True)
+    recorder.finish_delivery(interrupted=stop.requested)
+    recorder.callback_runner.raise_failure()
+    if failure := skipped_in_a_row(job, state):
+        result = recorder.make_result("failed", {}, error=failure)
+    elif stop.requested and not (is_finished(job, state) and not state.evaluation_due):
+        result = finish_interrupted(job, state, recorder, stop)
+    else:
+        result = finish_completed(job, state, recorder, stop)
+    recorder.callback_runner.call_run_end(result)
+    return result
 
 
 def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: StopSignal) -> None:
@@ -81,6 +86,8 @@ def evaluate_and_save(job: Job, state: TrainState, recorder: Recorder, stop: Sto
 
     Collective. An improvement is saved at once.
     """
+    if state.evaluation_due:  # the checkpoint of this step lacks its evaluation
+        recorder.saved_step = -1
     state.evaluation_due = True
     results: dict[str, dict[str, float]] = {}
     hardest = hardest_rows(job)
@@ -161,7 +168,7 @@ def finish_completed(job: Job, state: TrainState, recorder: Recorder, stop: Stop
         results["validation"] = best.metrics
     elif state.validation_step == step:  # evaluated and written already
         results["validation"] = state.validation_metrics
-    for split in ("validation", *job.loop_settings["final_splits"]):
+    for split in ("validation", *job.loop_settings.get("final_splits", ["test"])):
         name = evaluation_name(split)
         if name in results or split not in job.dataset.num_rows:
             continue
