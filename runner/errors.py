@@ -170,6 +170,15 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
     return f"{key}.{name} is not a setting of {owner}{near}; {listed}"
 
 
+def unknown_settings(key: str, names: Sequence[str], owner: str, known: Iterable[str]) -> str:
+    """Return the message of `unknown_setting` for the first of several, with what deletes all."""
+    text = unknown_setting(key, names[0], owner, known)
+    if "[" in key:  # the command line cannot delete keys in a list, such as parts
+        return text
+    keys = " ".join(f"~{key}.{name}" for name in names)
+    return f"{text}; {keys} {'leaves it' if len(names) == 1 else 'leave them'} out"
+
+
 def raise_combined(problems: Iterable[str]) -> None:
     """Raise one error with all messages, so that a command shows all its mistakes at once.
 

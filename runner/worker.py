@@ -28,6 +28,7 @@ from runner.distributed.world_size import launched_rank, launched_world_size
 from runner.errors import ConfigError, UserError, describe_raised_warning, is_interruption
 from runner.machine.free_memory import address_limit_hint, is_out_of_memory
 from runner.machine.imports import shadowed_modules_hint
+from runner.rundir.diff import flatten
 from runner.rundir.json_files import dumps
 from runner.rundir.log_file import log_to_stderr
 from runner.rundir.regular_files import open_regular
@@ -149,14 +150,16 @@ def judge_parts(
         in_own_process: keep torch out of this process, as needed for one that forks ranks.
 
     Raises:
-        ConfigError: with a message for each `_target_` that is not a part of the expected kind, or
-            for a pattern that owns nothing.
+        ConfigError: with a message for each `_target_` that is not a part of the expected kind, and
+            for each key that a part does not take or lacks, or for a pattern that owns nothing.
     """
     unshipped = find_unshipped_targets(composed.config)
+    nodes = tuple(target.removesuffix("_target_") for target, _ in unshipped)
+    arguments = [name for name, _ in flatten(composed.config) if name.startswith(nodes)]
     patterns = _patterns(composed.config)
     source = _source_of_other_model(composed)
     evaluated = (source, dumps(composed.config["model"])) if source is not None else ()
-    key = (*unshipped, *allowed, *patterns, *evaluated)
+    key = (*unshipped, *arguments, *allowed, *patterns, *evaluated)
     if not (unshipped or patterns or evaluated):
         return
 

@@ -43,6 +43,7 @@ class PartKind:
     takes: str  # what is accepted, for messages
     marking: str  # how a user-defined part is recognised, for messages
     attributes: tuple[str, ...] = ()  # required of a constructed object
+    given: tuple[str, ...] = ()  # arguments that the code passes
     methods: tuple[str, ...] = ()  # of a class, so that a message can name the missing ones
 
     def describe_missing(self, target: Any) -> str:

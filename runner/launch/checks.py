@@ -12,6 +12,7 @@ from runner.config.proposed_length import automatic_keys
 from runner.config.rules import get_key
 from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.loops import rows_not_told
+from runner.config.targets import check_target_names, find_unshipped_targets
 from runner.distributed.world_size import launched_world_size, local_world_size
 from runner.errors import ConfigError, raise_combined
 from runner.machine.cores import set_thread_environment, usable_cores
@@ -60,6 +61,29 @@ def check_fits_dataset(config: Mapping[str, Any]) -> None:
     outline = outline_dataset(config["dataset"])
     if outline is not None:
         raise_combined(find_data_problems(config, outline))
+
+
+def check_with_parts(composed: ComposedConfig, allowed: Sequence[str]) -> None:
+    """Check a configuration; if it is refused, tell mistakes in a user's own parts as well.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    try:
+        check_composed(composed, allowed)
+    except ConfigError as error:
+        config = composed.config
+        if not find_unshipped_targets(config) or check_target_names(config, allowed):
+            raise
+        from runner.training.builder.part_kinds import check_parts
+
+        try:
+            check_parts(config, allowed)
+        except ConfigError as also:
+            raise_combined([p for e in (error, also) for p in e.problems or [str(e)]])
+        except Exception:  # of a module; it is met again when the others are mended
+            raise error from None
+        raise
 
 
 def check_parts(

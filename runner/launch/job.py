@@ -19,7 +19,7 @@ from typing import Any
 
 from runner.config.background_work import disable_background_work
 from runner.config.compose import ComposedConfig
-from runner.config.composed_checks import check_composed, notes_before_start, with_row_count
+from runner.config.composed_checks import notes_before_start, with_row_count
 from runner.config.locations import PROJECT
 from runner.config.rules import get_key
 from runner.config.rules.resume import check_resumable
@@ -29,7 +29,13 @@ from runner.distributed.parent_death import stop_with_terminal
 from runner.distributed.torchrun import run_under_torchrun
 from runner.distributed.world_size import launched_rank, launched_world_size, may_restart
 from runner.errors import ConfigError, UserError, shell_path
-from runner.launch.checks import check_fits_dataset, check_parts, resolve_automatic, set_threads
+from runner.launch.checks import (
+    check_fits_dataset,
+    check_parts,
+    check_with_parts,
+    resolve_automatic,
+    set_threads,
+)
 from runner.launch.mirror import mirror_of, mirrored
 from runner.launch.spec import (
     changed_data_note,
@@ -98,7 +104,7 @@ def launch_run(
     Raises:
         UserError: for mistakes, before the job starts.
     """
-    check_composed(with_row_count(composed), allowed)
+    check_with_parts(with_row_count(composed), allowed)
     composed = with_kept_transforms(composed)
     schema = composed.config["dataset"].get("schema")
     is_gone = isinstance(schema, str) and not os.path.exists(os.path.expanduser(schema))

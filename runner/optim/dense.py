@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runner.errors import ConfigError, nearest_hint, unknown_setting
+from runner.errors import ConfigError, nearest_hint, unknown_settings
 
 # Classes with a fused kernel, and the devices that support it. It is several times faster than the
 # others on CPU, and torch never selects it by default.
@@ -77,11 +77,7 @@ def build_dense_optimizer(
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         wrong = [key for key in settings if key not in known]
         if wrong:
-            hint = ""
-            if "[" not in where:  # the command line cannot delete keys in a list, such as parts
-                keys = " ".join(f"~{where}.{key}" for key in wrong)
-                hint = f"; {keys} {'leaves it' if len(wrong) == 1 else 'leave them'} out"
-            raise ConfigError(unknown_setting(where, wrong[0], cls.__name__, known) + hint)
+            raise ConfigError(unknown_settings(where, wrong, cls.__name__, known))
     options: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }

@@ -24,6 +24,9 @@ class Plain:
 
 class Task(runner.Supervised):
     pass
+
+class Far(runner.Supervised):
+    def __init__(self, *, distance): ...
 """
 NO_DATA = ("dataset=parquet", "dataset.path=nothere.parquet", "dataset.schema={labels: [click]}")
 PLACES = ("task", "model.net", "model.loss", "dataset", "optimizer.dense", "+callbacks.mine")
@@ -48,6 +51,16 @@ def test_what_is_no_part_is_told_before_the_data_that_is_not_there(runner, proje
     assert f"{place.lstrip('+')}.{MESSAGE}" in done.text
     assert "nothere" not in done.text
     assert not made(project)
+
+
+def test_wrong_arguments_of_ones_own_parts_are_told_with_all_other_mistakes(runner, project):
+    words = ["--allow", "mine", "task._target_=mine.Far", "+task.distanc=1", "+dataset.y=3"]
+    told = runner.run(*words, "trainer.max_stps=3", cwd=project).check(2).text
+    assert "4 mistakes" in told
+    assert "trainer.max_stps=3: there is no key" in told
+    assert "dataset.y is not a setting of synthetic" in told
+    assert "task.distanc is not a setting of Far; nearest: 'distance'" in told
+    assert "task.distance: is not set, and Far has no default for it" in told
 
 
 @pytest.mark.parametrize(

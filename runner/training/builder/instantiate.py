@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, UserError, nearest_hint, raise_combined
+from runner.errors import ConfigError, UserError, nearest_hint, raise_combined, unknown_settings
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -67,6 +67,30 @@ def instantiate(
         if not hasattr(part, name):
             raise ConfigError(f"{key}._target_={path}: what it makes has no {name}; {kind.marking}")
     return part
+
+
+def wrong_arguments(
+    target: Any, settings: Collection[str], given: Sequence[str], key: str
+) -> list[str]:
+    """Return a message for the settings that a part does not take, and for each that it lacks.
+
+    The part is not called.
+
+    Args:
+        settings: names of the keys of the node, without its `_target_`.
+        given: names of arguments that the code passes.
+    """
+    parameters = inspect.signature(target).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    by_name = {n: p for n, p in parameters.items() if p.kind in _BY_NAME and n not in given}
+    owner, known = target.__name__, ", ".join(by_name) or "none"
+    unknown = [] if takes_any else [name for name in settings if name not in parameters]
+    missing = [n for n, p in by_name.items() if p.default is p.empty and n not in settings]
+    refused = [unknown_settings(key, unknown, owner, by_name)] if unknown else []
+    return refused + [
+        f"{key}.{name}: is not set, and {owner} has no default for it; it takes {known}"
+        for name in missing
+    ]
 
 
 def _may_refuse(target: Any, settings: Mapping[str, Any], offered: Mapping[str, Any]) -> bool:

@@ -18,12 +18,14 @@ from runner.config.targets import (
     PartKind,
     check_reserved_keys,
     find_targets,
+    is_in_packages,
     misplaced_target,
     resolve_part,
 )
 from runner.errors import ConfigError, raise_combined
 from runner.models.losses import Loss
 from runner.parts import is_internal, is_marked
+from runner.training.builder.instantiate import wrong_arguments
 from runner.training.callbacks import EVENTS
 
 TASK_METHODS = ("train_step", "eval_step")
@@ -136,6 +138,7 @@ KINDS: Mapping[str, PartKind] = {
         is_model,
         "a class of models",
         "derive yours from runner.Recommender, with the methods embed and dense",
+        given=("schema",),
         methods=MODEL_METHODS,
     ),
     "model.loss": PartKind(
@@ -143,16 +146,19 @@ KINDS: Mapping[str, PartKind] = {
         "a class of losses",
         "yours takes `prediction` as the first argument of its forward or __call__, or derives "
         "from runner.Loss",
+        given=("schema",),
     ),
     "optimizer.dense": PartKind(
         is_optimizer,
         "an optimizer: a class of torch.optim",
         "derive yours from torch.optim.Optimizer",
+        given=("params",),
     ),
     "scheduler": PartKind(
         is_schedule,
         "a function marked with @runner.schedule_option, or a class of schedules",
         "put the mark on a function of your own; a class needs __call__(self, update)",
+        given=("total_steps", "steps_per_epoch"),
     ),
     "task": PartKind(
         partial(has_methods, names=TASK_METHODS),
@@ -203,17 +209,25 @@ def find_parts(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
 
 
 def check_parts(config: Mapping[str, Any], allowed: Sequence[str]) -> None:
-    """Check the kind of every part of a configuration, before the first of them is called.
+    """Check the kind and arguments of every part of a configuration, before one is called.
 
     Raises:
-        ConfigError: with a message for each `_target_` that names no part of the required kind.
+        ConfigError: with a message for each `_target_` that names no part of the required kind, and
+            for each key that its part does not take, or lacks.
     """
     problems = check_reserved_keys(config)
     parts = {f"{key}._target_": (key, node, kind) for key, node, kind in find_parts(config)}
     problems += [misplaced_target(k, path) for k, path in find_targets(config) if k not in parts]
     for key, node, kind in parts.values():
         try:
-            resolve_part(node.get("_target_", ""), allowed, kind, key)
+            part = resolve_part(node.get("_target_", ""), allowed, kind, key)
+            settings = [name for name in node if name != "_target_"]
+            if is_in_packages(node["_target_"], ("runner",)):
+                continue  # its arguments are checked with the configuration
+            if kind is KINDS["metrics.own"]:
+                settings = [name for name in settings if name != "tasks"]  # it is not passed on
+            if kind is not KINDS["loop"]:  # whose settings are in its job
+                problems += wrong_arguments(part, settings, kind.given, key)
         except ConfigError as error:
             problems.append(str(error))
     raise_combined(problems)

@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torchmetrics.classification import BinaryF1Score
 
 import runner
 from runner.config.targets import ALLOWED_PACKAGES, resolve_part
@@ -369,3 +370,28 @@ def test_a_model_of_ones_own_is_told_which_method_and_which_argument_is_wrong():
             allowed=allowed,
             schema=None,
         )
+
+
+def test_all_wrong_arguments_of_parts_of_ones_own_are_told_together(mine):
+    mine.Loss = type("Loss", (ModuleLoss,), {"__init__": lambda self, schema, *, power: None})
+    mine.Fast = type("Fast", (torch.optim.SGD,), {"__init__": lambda self, params, lr=0.1: None})
+    mine.F1 = type("F1", (BinaryF1Score,), {"__init__": lambda self, threshold=0.5: None})
+    for part in (mine.Loss, mine.Fast, mine.F1):
+        part.__module__ = "mine"
+    config = plain_config()
+    config["model"] = {
+        "net": {"_target_": "tests.training.builder.test_part_kinds.Finished", "widht": 3},
+        "loss": {"_target_": "mine.Loss"},
+    }
+    config["optimizer"]["dense"] = {"_target_": "mine.Fast", "lr": 0.1, "eps": 1e-8, "betas": [0]}
+    own_metric = {"_target_": "mine.F1", "tasks": ["click"], "treshold": 0.4}
+    config["metrics"] = {"own": {"f": own_metric}}
+    with pytest.raises(ConfigError) as refused:
+        check_parts(config, (*ALLOWED_PACKAGES, "mine", "tests"))
+    message = str(refused.value)
+    assert message.startswith("5 mistakes"), message
+    assert "model.net.widht is not a setting of Finished; nearest: 'width'" in message
+    assert "model.net.width: is not set, and Finished has no default for it" in message
+    assert "model.loss.power: is not set, and Loss has no default" in message
+    assert "~optimizer.dense.eps ~optimizer.dense.betas leave them out" in message
+    assert "metrics.own.f.treshold is not a setting of F1; nearest: 'threshold'" in message
