@@ -172,11 +172,11 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
 
 def unknown_settings(key: str, names: Sequence[str], owner: str, known: Iterable[str]) -> str:
     """Return the message of `unknown_setting` for the first of several, with what deletes all."""
-    text = unknown_setting(key, names[0], owner, known)
-    if "[" in key:  # the command line cannot delete keys in a list, such as parts
-        return text
-    keys = " ".join(f"~{key}.{name}" for name in names)
-    return f"{text}; {keys} {'leaves it' if len(names) == 1 else 'leave them'} out"
+    hint = ""
+    if "[" not in key:  # the command line cannot delete keys in a list, such as parts
+        keys = " ".join(f"~{key}.{name}" for name in names)
+        hint = f"; {keys} {'leaves it' if len(names) == 1 else 'leave them'} out"
+    return unknown_setting(key, names[0], owner, known) + hint
 
 
 def raise_combined(problems: Iterable[str]) -> None:

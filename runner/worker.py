@@ -21,7 +21,12 @@ from runner.config.compose import ComposedConfig
 from runner.config.proposed_length import AUTO_KEYS
 from runner.config.rules import get_key
 from runner.config.settings import EVALUATE_LOOP
-from runner.config.targets import ALLOWED_PACKAGES, find_unshipped_targets, is_in_packages
+from runner.config.targets import (
+    ALLOWED_PACKAGES,
+    check_target_names,
+    find_unshipped_targets,
+    is_in_packages,
+)
 from runner.distributed.launcher import ProcessResult, run_on_ranks
 from runner.distributed.torchrun import ignore_sigterm
 from runner.distributed.world_size import launched_rank, launched_world_size
@@ -183,6 +188,24 @@ def judge_parts(
         _judged[key] = outcome.message if outcome.status == "refused" else ""
     if refusal := _judged[key]:
         raise ConfigError(refusal)
+
+
+def find_part_mistakes(config: Mapping[str, Any], allowed: Sequence[str]) -> Sequence[str]:
+    """Return the messages about a user's own parts in a configuration that may be wrong elsewhere.
+
+    There are none if the names of parts are wrong, or if the module of one fails.
+    """
+    if not find_unshipped_targets(config) or check_target_names(config, allowed):
+        return ()
+    from runner.training.builder import check_parts
+
+    try:
+        check_parts(config, allowed)
+    except ConfigError as error:
+        return error.problems or [str(error)]
+    except Exception:  # it is met again when the other mistakes are mended
+        return ()
+    return ()
 
 
 def _source_of_other_model(composed: ComposedConfig) -> Path | None:

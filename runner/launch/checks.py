@@ -12,11 +12,10 @@ from runner.config.proposed_length import automatic_keys
 from runner.config.rules import get_key
 from runner.config.rules.data_fit import find_data_problems
 from runner.config.rules.loops import rows_not_told
-from runner.config.targets import check_target_names, find_unshipped_targets
 from runner.distributed.world_size import launched_world_size, local_world_size
 from runner.errors import ConfigError, raise_combined
 from runner.machine.cores import set_thread_environment, usable_cores
-from runner.worker import judge_parts
+from runner.worker import find_part_mistakes, judge_parts
 
 
 def resolve_automatic(
@@ -72,18 +71,10 @@ def check_with_parts(composed: ComposedConfig, allowed: Sequence[str]) -> None:
     try:
         check_composed(composed, allowed)
     except ConfigError as error:
-        config = composed.config
-        if not find_unshipped_targets(config) or check_target_names(config, allowed):
+        also = find_part_mistakes(composed.config, allowed)
+        if not also:
             raise
-        from runner.training.builder.part_kinds import check_parts
-
-        try:
-            check_parts(config, allowed)
-        except ConfigError as also:
-            raise_combined([p for e in (error, also) for p in e.problems or [str(e)]])
-        except Exception:  # of a module; it is met again when the others are mended
-            raise error from None
-        raise
+        raise_combined([*(error.problems or [str(error)]), *also])
 
 
 def check_parts(
