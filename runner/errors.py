@@ -170,13 +170,12 @@ def unknown_setting(key: str, name: str, owner: str, known: Iterable[str]) -> st
     return f"{key}.{name} is not a setting of {owner}{near}; {listed}"
 
 
-def unknown_settings(key: str, names: Sequence[str], owner: str, known: Iterable[str]) -> str:
-    """Return the message of `unknown_setting` for the first of several, with what deletes all."""
-    hint = ""
-    if "[" not in key:  # the command line cannot delete keys in a list, such as parts
-        keys = " ".join(f"~{key}.{name}" for name in names)
-        hint = f"; {keys} {'leaves it' if len(names) == 1 else 'leave them'} out"
-    return unknown_setting(key, names[0], owner, known) + hint
+def deletion_hint(key: str, names: Sequence[str]) -> str:
+    """Return what deletes the keys `names` below `key`, for the end of a message."""
+    if "[" in key:  # the command line cannot delete keys in a list, such as parts
+        return ""
+    words = " ".join(f"~{key}.{name}" for name in names)
+    return f"; {words} {'leaves it' if len(names) == 1 else 'leave them'} out"
 
 
 def raise_combined(problems: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ from runner.config.messages import dotted_keys, unknown_key
 from runner.config.part_arguments import read_arguments
 from runner.config.settings import FREELY_NAMED_NODES, NODES_WITH_OWN_PARSER
 from runner.config_value import find_wrong_types, matches_type, shorten, type_name, wrong_type
-from runner.errors import unknown_setting
+from runner.errors import deletion_hint, unknown_setting
 from runner.models.table_widths import WIDTHS_KEY
 
 
@@ -113,8 +113,7 @@ class _Walk:
                     yield _unknown(full, value, self.known)
                 else:
                     owner = str(target).rpartition(".")[2]
-                    hint = "" if "[" in key else f"; ~{full} leaves it out"  # not within a list
-                    yield unknown_setting(key, name, owner, declared) + hint
+                    yield unknown_setting(key, name, owner, declared) + deletion_hint(key, [name])
         for name, declaration in declared.items():
             if name not in node and declaration.default is NO_DEFAULT:
                 yield f"{key}.{name}: is missing".lstrip(".")

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from runner.errors import ConfigError, nearest_hint, unknown_settings
+from runner.errors import ConfigError, deletion_hint, nearest_hint, unknown_setting
 
 # Classes with a fused kernel, and the devices that support it. It is several times faster than the
 # others on CPU, and torch never selects it by default.
@@ -77,7 +77,8 @@ def build_dense_optimizer(
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         wrong = [key for key in settings if key not in known]
         if wrong:
-            raise ConfigError(unknown_settings(where, wrong, cls.__name__, known))
+            hint = deletion_hint(where, wrong)
+            raise ConfigError(unknown_setting(where, wrong[0], cls.__name__, known) + hint)
     options: dict[str, Any] = {
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()
     }

@@ -14,7 +14,14 @@ from runner.config.targets import (
     misplaced_target,
     resolve_part,
 )
-from runner.errors import ConfigError, UserError, nearest_hint, raise_combined, unknown_settings
+from runner.errors import (
+    ConfigError,
+    UserError,
+    deletion_hint,
+    nearest_hint,
+    raise_combined,
+    unknown_setting,
+)
 
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -86,11 +93,15 @@ def wrong_arguments(
     owner, known = target.__name__, ", ".join(by_name) or "none"
     unknown = [] if takes_any else [name for name in settings if name not in parameters]
     missing = [n for n, p in by_name.items() if p.default is p.empty and n not in settings]
-    refused = [unknown_settings(key, unknown, owner, by_name)] if unknown else []
-    return refused + [
-        f"{key}.{name}: is not set, and {owner} has no default for it; it takes {known}"
-        for name in missing
-    ]
+    problems = []
+    if unknown:
+        text = unknown_setting(key, unknown[0], owner, by_name)
+        problems.append(text + deletion_hint(key, unknown))
+    for name in missing:
+        problems.append(
+            f"{key}.{name}: is not set, and {owner} has no default for it; it takes {known}"
+        )
+    return problems
 
 
 def _may_refuse(target: Any, settings: Mapping[str, Any], offered: Mapping[str, Any]) -> bool:
