@@ -16,6 +16,7 @@ from runner.config.declarations import all_declarations, choices_by_key
 from runner.config.interpolation import find_value
 from runner.config.option_fields import find_similar_keys, key_of_options
 from runner.config.options import list_groups
+from runner.config.other_names import keys_of_other_name
 from runner.config.settings import FREELY_NAMED_NODES
 from runner.config_value import matches_type
 from runner.errors import explain_hint, nearest_hint, nearest_keys
@@ -120,6 +121,8 @@ def unknown_key(text: str, key: str, known: Collection[str]) -> str:
             "lists the keys of a model"
         )
     known = {*known, *(group for group, _ in list_groups() if "/" not in group)}
+    if meant := [name for name in keys_of_other_name(key) if name in known]:
+        return f"{text}: there is no key {key!r}{explain_hint(meant)}"
     near = nearest_keys(key, {*known, *find_similar_keys(key)})
     if near and near[0] not in known and (option_key := key_of_options(near[0])) is not None:
         options, first = option_key

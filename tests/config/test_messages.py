@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from runner.config.compose import compose
+from runner.config.other_names import OTHER_NAMES
+from runner.config.rules import get_key
 from runner.distributed.world_size import launched_world_size, may_restart
 from runner.errors import ConfigError
 from tests.fake_job import fake_command
@@ -25,6 +28,14 @@ def command(monkeypatch, capsys, tmp_path):
         (["trainer.max_step=5"], ["nearest: 'trainer.max_steps'"]),
         (["checkpoint.every=5"], ["nearest: 'checkpoint.save_every';"]),  # not delivery.every
         (["batchsize=8"], ["nearest: 'trainer.batch_size'"]),
+        (["precision=bf16"], ["nearest: 'trainer.amp', 'trainer.amp_dtype';"]),
+        (["+trainer.gpus=2"], ["nearest: 'trainer.num_processes', 'trainer.device';"]),
+        (["accelerator=gpu"], ["nearest: 'trainer.device';"]),
+        (["checkpoint.monitor.mode=max"], ["nearest: 'checkpoint.monitor.direction';"]),
+        (["trainer.early_stop.mode=max"], ["nearest: 'trainer.early_stop.direction';"]),
+        (["trainer.gradient_clip_val=10"], ["nearest: 'trainer.clip.global_norm';"]),
+        (["max_epochs=2"], ["nearest: 'trainer.max_epochs';"]),
+        (["patience=2"], ["nearest: 'trainer.early_stop.patience',"]),
         (["modle=dlrm"], ["nearest: 'model'"]),
         (["experiment=bars"], ["nearest: 'experiments'; `python -m runner explain experiments`"]),
         (["+experiment=bars"], ["nearest: 'experiments'; `python -m runner explain experiments`"]),
@@ -570,3 +581,11 @@ def test_a_part_that_is_not_named_is_told_once(command, group):
     missing = message.count("has no default and must be given")
     assert missing == {"scheduler": 1, "model": 2}[group] == message.count("_target_: ")
     assert "not the dotted name" not in message
+
+
+def test_every_name_of_another_tool_leads_to_keys_that_exist():
+    config = compose(()).config
+    for name, keys in OTHER_NAMES.items():
+        for key in keys:
+            node, _, last = key.rpartition(".")
+            assert last in (get_key(config, node) if node else config), (name, key)
