@@ -121,7 +121,7 @@ def unknown_key(text: str, key: str, known: Collection[str]) -> str:
             "lists the keys of a model"
         )
     known = {*known, *(group for group, _ in list_groups() if "/" not in group)}
-    if meant := [name for name in keys_of_other_name(key) if name in known]:
+    if meant := keys_of_other_name(key):
         return f"{text}: there is no key {key!r}{explain_hint(meant)}"
     near = nearest_keys(key, {*known, *find_similar_keys(key)})
     if near and near[0] not in known and (option_key := key_of_options(near[0])) is not None:

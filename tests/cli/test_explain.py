@@ -8,6 +8,7 @@ from runner.__main__ import main
 from runner.config.locations import CONF, PROJECT
 from runner.config.option_fields import COMMON_OPTIONS
 from runner.config.options import list_groups
+from runner.config.other_names import OTHER_NAMES
 
 
 def explain(capsys, *words: str) -> list[str]:
@@ -171,3 +172,8 @@ def test_of_the_options_that_have_a_key_the_most_common_come_first(capsys):
 def test_the_most_common_options_are_there():
     known = {group: {option.name for option in options} for group, options in list_groups()}
     assert all(known[group] >= set(names) for group, names in COMMON_OPTIONS.items())
+
+
+def test_every_key_that_a_name_of_another_tool_stands_for_is_explained(capsys):
+    for key in {key for keys in OTHER_NAMES.values() for key in keys}:
+        assert explain(capsys, key)[0].startswith(key)

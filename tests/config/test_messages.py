@@ -5,9 +5,6 @@ import re
 
 import pytest
 
-from runner.config.compose import compose
-from runner.config.other_names import OTHER_NAMES
-from runner.config.rules import get_key
 from runner.distributed.world_size import launched_world_size, may_restart
 from runner.errors import ConfigError
 from tests.fake_job import fake_command
@@ -581,11 +578,3 @@ def test_a_part_that_is_not_named_is_told_once(command, group):
     missing = message.count("has no default and must be given")
     assert missing == {"scheduler": 1, "model": 2}[group] == message.count("_target_: ")
     assert "not the dotted name" not in message
-
-
-def test_every_name_of_another_tool_leads_to_keys_that_exist():
-    config = compose(()).config
-    for name, keys in OTHER_NAMES.items():
-        for key in keys:
-            node, _, last = key.rpartition(".")
-            assert last in (get_key(config, node) if node else config), (name, key)
