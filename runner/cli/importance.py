@@ -55,7 +55,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     for note in changed_data_note(composed):
         print_status(note)
     config = composed.config
-    table = None if args.keep is None else _find_table(config["dataset"], args.keep)
+    table = None if args.keep is None else _find_table(config["dataset"], run, args.keep)
     target = args.json or run / IMPORTANCE_FILE
     if not os.access(target.absolute().parent, os.W_OK):
         raise UserError(f"{target}: cannot be written; --json FILE names another place")
@@ -141,7 +141,7 @@ def _check_words(args: argparse.Namespace) -> None:
     raise_combined(problems)
 
 
-def _find_table(dataset: Mapping[str, Any], count: int) -> Any:
+def _find_table(dataset: Mapping[str, Any], run: Path, count: int) -> Any:
     """Return the recipe of a user's declared table; for Criteo, of its file as a table.
 
     Raises:
@@ -150,8 +150,9 @@ def _find_table(dataset: Mapping[str, Any], count: int) -> Any:
     from runner.data.prepare.fingerprint import build_recipe
     from runner.data.sets.criteo import Criteo
     from runner.data.tabular.table_recipe import TableRecipe
+    from runner.serving.rows.transforms import find_own_table
 
-    recipe = build_recipe(dataset)
+    recipe = build_recipe(dataset) or find_own_table(run)
     table = recipe.as_table() if isinstance(recipe, Criteo) else recipe
     if not isinstance(table, TableRecipe):
         raise ConfigError(

@@ -68,11 +68,15 @@ def test_a_run_on_rows_of_a_program_is_exported_and_predicted_with(runner: Zygot
     few = ("trainer.batch_size=64", "trainer.max_steps=12", "model=dcn", "hydra.run.dir=run")
     rows = [{"user": n % 9, "city": "abcd"[n % 4]} for n in range(40)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labelled = "".join(json.dumps({**row, "click": n % 2}) + "\n" for n, row in enumerate(rows))
+    (tmp_path / "labelled.jsonl").write_text(labelled)
     mine = ("--allow", "mine")
     for command in (
         (*words, *few),
         ("export", "run", *mine, "--out", "model"),
         ("predict", "run", "rows.jsonl", *mine, "--out", "scores"),
+        ("export", "run", *mine, "--rows-from", "labelled.jsonl", "--out", "other"),
+        ("importance", "run", *mine, "--keep", "1", "--out", "best.yaml"),
     ):
         runner.run(*command, cwd=tmp_path).check()
     measured = json.loads((tmp_path / "model" / "metrics.json").read_text())
@@ -80,3 +84,7 @@ def test_a_run_on_rows_of_a_program_is_exported_and_predicted_with(runner: Zygot
     assert measured["evaluated"]["auc"] == result["metrics"]["validation/auc"]
     predicted = pq.read_table(tmp_path / "scores")["score_click"].to_numpy()
     assert Scorer.load(tmp_path / "model").score(rows)["click"] == pytest.approx(predicted, 1e-5)
+    measured = json.loads((tmp_path / "other" / "metrics.json").read_text())
+    assert measured["rows_from"] == ["labelled.jsonl"]
+    kept = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert kept["labels"] == ["click"] and len(kept["categorical"]) == 1 and "path" not in kept

@@ -33,7 +33,7 @@ def keep_features(recipe: TableFiles, names: Collection[str]) -> dict[str, Any]:
     for key, value in recipe.schema_content.items():
         content[key] = _keep(value or {}, names) if key in FEATURE_ROLES else value
     for split, key in SPLIT_PATHS.items():
-        if split in recipe.files:
+        if split in recipe.files and recipe.format != "rows":  # which come from no files
             setting = getattr(recipe, key)
             paths = recipe.resolve_path(recipe.declared.places[key]) if setting is None else setting
             several = [paths] if isinstance(paths, str | Path) else list(paths)

@@ -26,6 +26,7 @@ from runner.rundir.find_run import find_run
 from runner.rundir.run_files import read_config
 from runner.serving.artifact.folder import FORMATS, QUANTISATIONS, Artifact, open_artifact
 from runner.serving.predict.plan import describe_unread, text_settings
+from runner.serving.rows.transforms import find_own_table
 
 WEIGHTS = ("ema", "trained")
 _ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -121,6 +122,8 @@ def plan_export(
     dataset = read_config(run).get("dataset")
     if dataset is None:
         raise UserError(f"{run / 'config.yaml'}: damaged: it has no dataset")
+    if (own := find_own_table(run)) is not None:
+        dataset = {**dataset, "schema": own.schema}
     dataset = {**dataset, "schema": find_kept_schema(dataset, run) or dataset.get("schema")}
     if settings.rows_from:
         composed = _compose_with_rows(words, dataset, settings.rows_from)

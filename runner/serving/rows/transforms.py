@@ -21,6 +21,7 @@ from runner.data.interactions.declaration import with_histories
 from runner.data.prepare.fingerprint import build_recipe
 from runner.data.prepare.recipe import prepare
 from runner.data.sets.criteo import Criteo
+from runner.data.tabular.own_rows import OwnRowsRecipe
 from runner.data.tabular.table_recipe import TableRecipe
 from runner.data.tabular.value_names import iterate_texts
 from runner.errors import ConfigError, UserError
@@ -65,6 +66,15 @@ def read_transforms(dataset: Mapping[str, Any], run: Path) -> Transforms:
             "files cannot be read for it; train with dataset=parquet"
         )
     return plain_transforms(columns)
+
+
+def find_own_table(run: Path) -> OwnRowsRecipe | None:
+    """Return the columns of a run's table that no configuration describes, without its rows.
+
+    Its rows came from a program, or from data servers.
+    """
+    table = read_optional_json(run / "data" / TABLE_FILE)
+    return OwnRowsRecipe(schema=table["schema"]) if table else None
 
 
 def with_id_types(fitted: FittedTransforms, recipe: TableRecipe) -> FittedTransforms:
