@@ -23,7 +23,7 @@ from runner.config.base_config import (
 )
 from runner.config.fit_choices import follow_model_kind
 from runner.config.groups import ConfigGroups, find_places, load_groups, set_places
-from runner.config.hydra_keys import find_hydra_problem
+from runner.config.hydra_keys import describe_hydra_error, find_hydra_problem
 from runner.config.hydra_text import shell_override
 from runner.config.interpolation import (
     Resolution,
@@ -261,7 +261,11 @@ class _SortedOverrides:
 def _sort_overrides(
     overrides: Sequence[str], config_dirs: Sequence[str], problems: list[str]
 ) -> _SortedOverrides:
-    """Parse and sort overrides; mistakes are added to `problems`."""
+    """Parse and sort overrides; mistakes are added to `problems`.
+
+    Raises:
+        ConfigError: for options that cannot be read.
+    """
     parsed = parse_job_overrides(overrides)
     repeated = find_repeated(parsed)
     values = {o.key_or_group: o.value() for o in parsed if not o.is_delete()}
@@ -274,7 +278,15 @@ def _sort_overrides(
     hydra_overrides = [o for o, problem in checked if problem is None]
     places = find_places(hydra_overrides)
     for_hydra = [str(o.input_line) for o in hydra_overrides if o not in places]
-    groups = load_groups(for_hydra, config_dirs)
+    try:
+        groups = load_groups(for_hydra, config_dirs)
+        groups.compose([])
+    except ConfigError as error:
+        if not for_hydra:
+            raise
+        problems.append(describe_hydra_error(str(error)))
+        hydra_overrides = [o for o in hydra_overrides if o.key_or_group == "hydra.searchpath"]
+        groups = load_groups([str(o.input_line) for o in hydra_overrides], config_dirs)
     job_overrides = [o for o in parsed if not o.is_hydra_override()]
     group_choices = [o for o in job_overrides if groups.is_group_choice(o)]
     return _SortedOverrides(

@@ -35,6 +35,8 @@ def find_hydra_problem(override: Override) -> str | None:
         *names, last = (known.removeprefix("hydra.") for known in HYDRA_KEYS)
         return f"{text}: has no effect; of Hydra's keys, {', '.join(names)} and {last} have one"
     value = override.value()
+    if override.is_add():
+        return f"{text}: there is the key {key} already; leave out the +"
     if key in FOLDER_KEYS:
         return _find_folder_problem(key, value)
     if key == "hydra.mode":
@@ -44,6 +46,14 @@ def find_hydra_problem(override: Override) -> str | None:
         return wrong_type(key, value, "list of text")
     missing = [p for p in value if not p.startswith("pkg://") and not _is_folder(p)]
     return f"{text}: no such folder: {', '.join(missing)}" if missing else None
+
+
+def describe_hydra_error(text: str) -> str:
+    """Return the message for what Hydra says of its own node: of a plugin, those that exist."""
+    if found := re.search(r"Could not find '(hydra/\w+)/(.+?)'.*?':(?:; )?(.*)", text):
+        group, option, listed = found.groups()
+        return unknown_choice(group, option, [name for name in listed.split("; ") if name])
+    return text
 
 
 def find_hydra_yaml_problems(default: DictConfig, composed: DictConfig) -> Iterator[str]:

@@ -102,12 +102,17 @@ def drop_displaced_length(
         The overrides, with one more that sets the replaced key to null, and the key that
         replaces it, or None.
     """
-    lengths = {
-        o.key_or_group: o for o in parsed if o.key_or_group in LENGTH_KEYS and not o.is_delete()
-    }
-    chosen = [k for k, o in lengths.items() if o.value() is not None]
+    lengths: dict[str, tuple[Override, Any]] = {}
+    for o in parsed:
+        value = None if o.is_delete() or o.is_sweep_override() else o.value()
+        if o.key_or_group == "trainer" and isinstance(value, dict):
+            inner = {f"trainer.{name}": of for name, of in value.items()}
+            lengths |= {key: (o, inner[key]) for key in LENGTH_KEYS if key in inner}
+        elif o.key_or_group in LENGTH_KEYS and not o.is_delete():
+            lengths[o.key_or_group] = (o, o.value())
+    chosen = [k for k, (_, value) in lengths.items() if value is not None]
     if len(chosen) == 2:
-        lines = " and ".join(str(lengths[k].input_line) for k in chosen)
+        lines = " and ".join(dict.fromkeys(str(lengths[k][0].input_line) for k in chosen))
         problems.append(f"{lines}: give one of them; each says how long the run is")
         # so that the rules, which also check files, do not report the same mistake again
         return [*parsed, *parse_overrides([f"{chosen[1]}=null"])], None

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from runner.config.compose import compose
 from runner.distributed.world_size import launched_world_size, may_restart
 from runner.errors import ConfigError
 from tests.fake_job import fake_command
@@ -578,3 +579,27 @@ def test_a_part_that_is_not_named_is_told_once(command, group):
     missing = message.count("has no default and must be given")
     assert missing == {"scheduler": 1, "model": 2}[group] == message.count("_target_: ")
     assert "not the dotted name" not in message
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("+hydra.run.dir=x", "+hydra.run.dir=x: there is the key hydra.run.dir already"),
+        ("hydra/launcher=nope", "hydra/launcher=nope: must be one of basic"),
+        ("hydra.launcher.foo=2", "To append to your config use +hydra.launcher.foo=2"),
+    ],
+)
+def test_what_is_wrong_about_hydras_own_keys_is_told_with_other_mistakes(command, word, said):
+    code, _, told = command(word, "trainer.max_stps=3")
+    assert code == 2 and "2 mistakes" in told
+    assert said in told and "there is no key 'trainer.max_stps'" in told
+
+
+def test_a_length_in_a_dictionary_displaces_that_of_a_file():
+    trainer = compose(["trainer={max_steps: 5}"]).config["trainer"]
+    assert (trainer["max_steps"], trainer["max_epochs"]) == (5, None)
+
+
+def test_two_lengths_are_refused_also_in_a_dictionary(command):
+    _, _, told = command("trainer={max_steps: 5, max_epochs: 2}")
+    assert "trainer={max_steps: 5, max_epochs: 2}: give one of them" in told
