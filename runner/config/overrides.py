@@ -30,6 +30,7 @@ from runner.optim.dense_arguments import dense_arguments
 DENSE_KEY = "optimizer.dense"
 # set as a whole: one kind of split excludes another, and only the named objectives count
 WHOLE_KEYS = ("dataset.split", "search.objectives")
+SPACE_KEY = "search.space"
 EACH_JOB_KEY = "search.each_job"
 HIDDEN_KEY = "model.net.hidden"  # alias on a command line for the one of these that a model has
 HIDDEN_WIDTHS = ("deep", "top")  # widths of a model's main MLP; each has one of them
@@ -177,6 +178,9 @@ def apply_override(config: DictConfig, override: Override) -> str | None:
     if is_whole or replaces_part(override) or (key == EACH_JOB_KEY and isinstance(value, dict)):
         merge = key == EACH_JOB_KEY  # its keys are those of jobs, which are checked separately
         OmegaConf.update(config, key, value, merge=merge, force_add=True)
+        return None
+    if override.is_delete() and key == SPACE_KEY and before is not None:
+        config.search.space = {}  # only keys of the command line are searched
         return None
     node, name = find_value(config, key.rpartition(".")[0]), key.rpartition(".")[2]
     if override.is_delete() and isinstance(node, DictConfig) and _is_needed(node, key):

@@ -23,6 +23,13 @@ def test_the_default_space_holds_rates_regularisation_dropout_norm_width_and_dep
     assert keys == {*rates, *model_keys, "model.net.norm", depth}
 
 
+def test_the_command_line_may_drop_the_space_of_an_option_and_search_keys_of_its_own_alone():
+    words = ["search=tpe", "~search.space"]
+    parsed = parse_overrides([*words, "seed=choice(1,2)"])
+    _, space, _ = _split_search(compose(words), parsed, ALLOWED_PACKAGES)
+    assert {d.key for d in space} == {"seed"}
+
+
 def test_what_a_model_lacks_is_not_searched_and_that_is_said(capsys):
     words = ["model=sasrec", "dataset=amazon_beauty", "dataset.path=/nowhere"]
     _, keys = split("search=tpe", *words)
