@@ -42,6 +42,7 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     from runner.rundir.find_run import find_run
     from runner.rundir.json_files import write_json
     from runner.rundir.regular_files import check_kind
+    from runner.serving.rows.transforms import find_own_table
 
     args = make_parser().parse(words)
     _check_words(args)
@@ -55,7 +56,11 @@ def importance(words: Sequence[str], allow: Sequence[str]) -> int:
     for note in changed_data_note(composed):
         print_status(note)
     config = composed.config
-    table = None if args.keep is None else _find_table(config["dataset"], run, args.keep)
+    table = (
+        None
+        if args.keep is None
+        else _find_table(config["dataset"], args.keep, find_own_table(run))
+    )
     target = args.json or run / IMPORTANCE_FILE
     if not os.access(target.absolute().parent, os.W_OK):
         raise UserError(f"{target}: cannot be written; --json FILE names another place")
@@ -141,8 +146,11 @@ def _check_words(args: argparse.Namespace) -> None:
     raise_combined(problems)
 
 
-def _find_table(dataset: Mapping[str, Any], run: Path, count: int) -> Any:
+def _find_table(dataset: Mapping[str, Any], count: int, own: Any = None) -> Any:
     """Return the recipe of a user's declared table; for Criteo, of its file as a table.
+
+    Args:
+        own: the run's table that no configuration describes, if there is one.
 
     Raises:
         ConfigError: for a dataset without such a table, and for too many features.
@@ -150,9 +158,8 @@ def _find_table(dataset: Mapping[str, Any], run: Path, count: int) -> Any:
     from runner.data.prepare.fingerprint import build_recipe
     from runner.data.sets.criteo import Criteo
     from runner.data.tabular.table_recipe import TableRecipe
-    from runner.serving.rows.transforms import find_own_table
 
-    recipe = build_recipe(dataset) or find_own_table(run)
+    recipe = build_recipe(dataset) or own
     table = recipe.as_table() if isinstance(recipe, Criteo) else recipe
     if not isinstance(table, TableRecipe):
         raise ConfigError(
