@@ -113,7 +113,8 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
     for name in [*parts, *more]:
         if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
-    parts = {name: value for name, value in parts.items() if value not in (None, 0, [], ())}
+    empty = (None, [], ()) if kind == "column" else (None, [], (), 0)  # 0 is a value of a column
+    parts = {name: value for name, value in parts.items() if value not in empty}
     if kind in ("random", "user", "group"):
         where = key if has_column else f"{key}.{kind}"
         for name, share in parts.items():

@@ -168,6 +168,15 @@ def test_the_declaration_and_the_splits_in_the_docs_have_none():
     assert kinds == {"time", "random", "column", "group", "leave_out", "user"}
 
 
+def test_zero_and_false_are_values_of_the_column_of_a_split():
+    found = parse_split({"column": "fold", "train": [1, 2], "validation": False, "test": 0})
+    assert found.of == {"train": ["1", "2"], "validation": ["False"], "test": ["0"]}
+    assert parse_split(
+        {"column": "fold", "train": 1, "test": None, "validation": []}
+    ).of.keys() == {"train"}
+    assert parse_split({"random": {"train": 1, "test": 0}}).splits == ("train",)
+
+
 def test_a_few_lines_whose_aliases_multiply_are_refused_at_once():
     lines = ["a0: &a0 [x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
