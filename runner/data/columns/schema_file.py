@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, fields
 from typing import Any
 
-from runner.config_key import UNDECLARED, Key
+from runner.config_key import UNDECLARED, Key, field_hints
+from runner.config_value import matches_type
 from runner.data.columns.amounts import AMOUNT_FORMS
 from runner.data.columns.column_rules import find_column_problems
 from runner.data.columns.column_specs import (
@@ -154,7 +154,7 @@ def _parse_specs(
     """
     declared = schema.get(role) or {}
     if isinstance(declared, (list, tuple)):
-        entries = [entry for entry in declared if not isinstance(entry, str | int)]
+        entries = [e for e in declared if not isinstance(e, str | int) or isinstance(e, bool)]
         if entries:
             problems.append(
                 f"{where}.{role}: its list holds {entries[0]}, which is not the name of a "
@@ -170,7 +170,8 @@ def _parse_specs(
             f"{where}.{role}={declared!r}: expected `name: {{settings}}` for each column"
         )
         return []
-    known = {f.name: f for f in fields(kind) if f.name not in ("name", "element", "one_of")}
+    hints = field_hints(kind)
+    known = {name: hints[name] for name in hints if name not in ("name", "element", "one_of")}
     choices = CHOICES_OF_NUMBERS if kind is NumericSpec else CHOICES
     choices = {**choices, "input": AMOUNT_FORMS} if kind is LabelSpec else choices
     specs = []
@@ -185,7 +186,9 @@ def _parse_specs(
         values = {}
         for name in settings.keys() & known.keys():
             try:
-                values[name] = _parse_value(settings[name], known[name], f"{key}.{name}", choices)
+                values[name] = _parse_value(
+                    settings[name], known[name], f"{key}.{name}", choices.get(name)
+                )
             except ConfigError as error:
                 own_problems.append(str(error))
                 continue
@@ -222,42 +225,30 @@ def expand_pattern(pattern: str, where: str = "") -> list[str]:
     return [f"{head}{n}{tail}" for n in range(int(first), int(last) + 1)]
 
 
-def _parse_value(
-    value: Any, setting: Field[Any], where: str, choices: Mapping[str, tuple[str, ...]]
-) -> Any:
-    known = choices.get(setting.name)
-    if known and value not in known:
+def _parse_value(value: Any, hint: Any, where: str, choices: tuple[str, ...] | None) -> Any:
+    name = where.rpartition(".")[2]
+    if choices and value not in choices:
         raise ConfigError(
-            f"{where}={value!r}: expected one of {', '.join(known)}"
-            f"{nearest_hint(str(value), known)}"
+            f"{where}={value!r}: expected one of {', '.join(choices)}"
+            f"{nearest_hint(str(value), choices)}"
         )
-    if setting.name == "evict":
+    if name == "evict":
         return parse_eviction(value, where)
-    type_ = str(setting.type)
-    if setting.name == "classes" and isinstance(value, (list, tuple)):
+    if name == "classes" and isinstance(value, (list, tuple)):
         value = [str(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value]
-    if type_.startswith("tuple") and isinstance(value, (list, tuple)):
-        of_numbers = "float" in type_
-        wrong = [v for v in value if not isinstance(v, (int, float) if of_numbers else str)]
-        if not [v for v in wrong if v is not None] and (not wrong or "None" in type_):
+    if matches_type(value, hint):
+        if isinstance(value, (list, tuple)):
             return tuple(value)
-    elif value is None and "None" in type_:
-        return None
-    elif isinstance(value, bool):
-        if type_ == "bool":
-            return value
-    elif type_.startswith("int") and isinstance(value, int):
-        return value
-    elif type_.startswith("float") and isinstance(value, (int, float)):
-        return float(value)
-    elif type_ == "str" and isinstance(value, str):
-        return value
-    kinds = {"int": "a whole number", "bool": "true or false", "str": "a text"}
-    expected = kinds.get(type_.split(" ")[0], "a number")
-    if type_.startswith("tuple"):
+        return float(value) if matches_type(0.5, hint) and value is not None else value
+    expected = {bool: "true or false", str: "a text"}.get(hint, "a whole number")
+    if matches_type([0.5], hint):
+        expected = "a list of numbers"
+    elif matches_type([], hint):
         values = value if isinstance(value, (list, tuple)) else [value]
         texts = [str(v).lower() if isinstance(v, bool) else str(v) for v in values]
-        expected = "a list of numbers" if "float" in type_ else f"a list of texts, such as {texts}"
+        expected = f"a list of texts, such as {texts}"
+    elif matches_type(0.5, hint):
+        expected = "a number"
     raise ConfigError(f"{where}={value!r}: expected {expected}")
 
 

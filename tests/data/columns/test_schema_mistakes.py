@@ -53,6 +53,10 @@ def growing(**settings):
         ({"numeric": {"x": {"clip": [5, 1]}}}, "x.clip=[5, 1]: the first must be below the second"),
         ({"numeric": {"x": {"clip": [float("nan"), 1]}}}, "x.clip[0]=nan: must be a finite number"),
         ({"numeric": {"x": {"clip": [1]}}}, "x.clip=[1]: needs 2 items"),
+        ({"numeric": {"x": {"clip": None}}}, "x.clip=None: expected a list of numbers"),
+        ({"numeric": {"x": {"clip": [True, 5]}}}, "x.clip=[True, 5]: expected a list of numbers"),
+        ({"labels": {"y": {"allowed": [0, None]}}}, "y.allowed=[0, None]: expected a list of num"),
+        ({"labels": [True]}, "s.yaml.labels: its list holds True, which is not the name of"),
         ({"numeric": ["x", "x"]}, "s.yaml.numeric: 'x' is declared twice"),
         (
             {"categorical": ["a", {"name": "c", "encode": "hash"}]},
