@@ -7,6 +7,7 @@ import os
 import re
 from functools import cache
 from typing import IO, Any, cast
+from urllib.parse import urlsplit
 
 ATTEMPTS, FIRST_WAIT_S = 10, 0.05  # waits double: a request is repeated for about 25 s
 FAILED = (429, 500, 502, 503, 504)  # statuses after which a request is repeated
@@ -33,6 +34,11 @@ class _RangeReader(io.RawIOBase):
     def __init__(self, url: str) -> None:
         self._url, self._position, self._whole = url, 0, b""
         response = _get(url, "bytes=0-0")
+        # of x.csv.gz the file itself is called compressed; x.csv only arrives so, and as a whole
+        is_packed = urlsplit(url).path.lower().endswith((".gz", ".bz2", ".zst"))
+        encoding = response.headers.get("Content-Encoding", "").lower()
+        if encoding in response.CONTENT_DECODERS and not is_packed:
+            response = _get(url, "")
         self.etag = response.headers.get("ETag", "")
         total = re.fullmatch(r"bytes 0-0/(\d+)", response.headers.get("Content-Range", ""))
         if response.status == 206 and total:
@@ -69,15 +75,18 @@ class _RangeReader(io.RawIOBase):
         response = _get(self._url, f"bytes={self._position}-{end - 1}")
         etag, content = response.headers.get("ETag", ""), cast(bytes, response.data)
         if etag != self.etag or len(content) != end - self._position:
-            raise OSError(
-                f"was changed while it was read (its ETag was {self.etag or 'none'} and is "
-                f"{etag or 'none'}); start again"
-            )
+            problem = f"its ETag was {self.etag or 'none'} and is {etag or 'none'}"
+            if etag == self.etag:
+                problem = f"the server sent {len(content):,} bytes of {end - self._position:,}"
+            raise OSError(f"was changed while it was read ({problem}); start again")
         return content
 
 
 def _get(url: str, range_: str) -> Any:
     """Return the response of a server with its content.
+
+    Args:
+        range_: of bytes, which are not decompressed; empty: the whole file, decompressed.
 
     Raises:
         FileNotFoundError: if the server does not have the file.
@@ -90,7 +99,10 @@ def _get(url: str, range_: str) -> Any:
     headers = urllib3.util.make_headers(accept_encoding="identity", basic_auth=parsed.auth)
     try:
         address = parsed._replace(auth=None).url
-        response = _pool(os.getpid()).request("GET", address, headers={**headers, "Range": range_})
+        headers |= {"Range": range_} if range_ else {}
+        response = _pool(os.getpid()).request(
+            "GET", address, headers=headers, decode_content=not range_
+        )
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
         raise OSError(f"the server does not answer ({reason})") from error
