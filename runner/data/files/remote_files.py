@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Protocol
 
 from runner.data.core.source_files import path_setting
@@ -70,12 +70,7 @@ class StoreFiles(RemoteFiles):
             if info.is_file:
                 self._sizes[path] = info.size
                 return [path]
-            return [
-                name
-                for name in self._list(path)
-                if name.lower().endswith(tuple(suffixes))
-                and not re.search(r"/[._]", name.removeprefix(path))
-            ]
+            return _select_data(self._list(path), path, suffixes)
 
     def nearest(self, url: str) -> str:
         """Return a hint at the file nearest to a URL without a file.
@@ -147,7 +142,7 @@ class FsspecFiles(RemoteFiles):
         if any(c in path for c in "*?["):
             return [str(name) for name in files.glob(path)]
         if files.isdir(path):
-            return [str(n) for n in files.find(path) if n.lower().endswith(tuple(suffixes))]
+            return _select_data(map(str, files.find(path)), path.rstrip("/"), suffixes)
         return [path] if files.exists(path) else []
 
     def open(self, path: str) -> tuple[IO[bytes], str]:
@@ -155,6 +150,16 @@ class FsspecFiles(RemoteFiles):
 
     def size(self, path: str) -> int:
         return int(self._files.size(path))
+
+
+def _select_data(names: Iterable[str], folder: str, suffixes: Sequence[str]) -> list[str]:
+    """Return files of a folder by their endings, without hidden ones and markers of writers."""
+    return [
+        name
+        for name in names
+        if name.lower().endswith(tuple(suffixes))
+        and not re.search(r"/[._]", name.removeprefix(folder))
+    ]
 
 
 def _open_files(url: str) -> RemoteFiles:

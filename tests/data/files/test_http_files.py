@@ -18,7 +18,7 @@ PACKED = gzip.compress(TEXT, mtime=0)
 class Handler(BaseHTTPRequestHandler):
     """`/ranges/` serves ranges, `/whole/` does not; `/short/` drops the last byte of long ones."""
 
-    def do_GET(self):  # noqa: N802
+    def do_GET(self):
         kind = self.path.split("/")[1]
         content = TEXT if kind == "short" else PACKED
         wanted = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -57,6 +57,15 @@ def test_a_file_that_is_sent_as_compressed_has_the_bytes_that_its_name_says(
     with file.open() as opened:
         assert opened.read() == content
     assert file.size() == len(content)
+
+
+def test_hidden_and_unfinished_files_of_a_folder_are_left_out_at_any_address():
+    fsspec = pytest.importorskip("fsspec")
+    memory, names = fsspec.filesystem("memory"), ["a.csv", "sub/b.csv"]
+    for name in [*names, ".a.csv", "_temporary/0/c.csv", "sub/_b.csv", "sub/.d/e.csv"]:
+        memory.pipe(f"/half/_up/{name}", TEXT)
+    found = find_files("memory://half/_up/", "csv", key="dataset.path")
+    assert [file.path for file in found] == [f"/half/_up/{name}" for name in names]
 
 
 def test_a_server_that_sends_too_few_bytes_is_told_with_their_number(address):
