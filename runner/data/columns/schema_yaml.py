@@ -18,7 +18,18 @@ _MOST_VALUES = 10_000_000
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml has no types
-    """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 reads it as a text."""
+    """Reads 1e-07 as a number, as Hydra and JSON do; YAML 1.1 reads it as a text.
+
+    Keys, such as columns called `on` and `01`, are texts as written, not true and 1.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        self.flatten_mapping(node)  # `<<` is no key
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = "tag:yaml.org,2002:str"
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 _Loader.add_implicit_resolver(

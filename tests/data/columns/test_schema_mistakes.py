@@ -172,6 +172,13 @@ def test_the_declaration_and_the_splits_in_the_docs_have_none():
     assert kinds == {"time", "random", "column", "group", "leave_out", "user"}
 
 
+def test_names_of_columns_are_texts_as_they_are_written():
+    text = "labels: {on: {}}\nnumeric: {01: &a {}, 2024-01-01: {<<: *a}, null: {}, 1.50: {}}"
+    declared = parse_schema(read_schema_yaml(text, "s.yaml"))
+    assert [spec.column for spec in declared.labels] == ["on"]
+    assert [s.column for s in declared.numeric] == ["01", "2024-01-01", "null", "1.50"]
+
+
 def test_zero_and_false_are_values_of_the_column_of_a_split():
     found = parse_split({"column": "fold", "train": [1, 2], "validation": False, "test": 0})
     assert found.of == {"train": ["1", "2"], "validation": ["False"], "test": ["0"]}
