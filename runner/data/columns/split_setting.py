@@ -113,7 +113,8 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
     for name in [*parts, *more]:
         if name not in SPLITS or name in more:
             raise ConfigError(f"{key}.{name}: no such split{nearest_hint(str(name), SPLITS)}")
-    empty = (None, [], ()) if kind == "column" else (None, [], (), 0)  # 0 is a value of a column
+    # an empty list and, except as a value of a column, 0 are no part
+    empty: list[Any] = [None, [], (), *([0] if kind != "column" else [])]
     parts = {name: value for name, value in parts.items() if value not in empty}
     if kind in ("random", "user", "group"):
         where = key if has_column else f"{key}.{kind}"
@@ -139,11 +140,28 @@ def parse_split(setting: Mapping[str, Any] | str | None, key: str = "dataset.spl
             n: [str(v) for v in (v if isinstance(v, Sequence) and not isinstance(v, str) else [v])]
             for n, v in parts.items()
         }
+        _check_apart(parts, key)
     if has_column and (isinstance(setting[kind], bool) or not isinstance(setting[kind], str | int)):
         raise ConfigError(f"{key}.{kind}={setting[kind]!r}: expected the name of a column")
     if kind != "time" and "train" not in parts:
         raise ConfigError(f"{key}.train is not set: there would be no row to train on")
     return Split(kind, parts, str(setting[kind]) if has_column else None, form)
+
+
+def _check_apart(values: Mapping[str, Sequence[str]], key: str) -> None:
+    """Refuse to train on rows that another split evaluates, unless both are meant to be the same.
+
+    Raises:
+        ConfigError: naming the split, and its first value that is one of train.
+    """
+    train = values.get("train", ())
+    for name, others in values.items():
+        shared = [value for value in others if value in train]
+        if shared and set(others) != set(train):
+            raise ConfigError(
+                f"{key}.{name}: {shared[0]} is a value of train, too: the model would be measured "
+                "on rows it has learnt from; name each value once"
+            )
 
 
 def _leave_out(count: Any, key: str) -> Split:

@@ -36,6 +36,10 @@ def growing(**settings):
         ({"split": {"random": {"train": 1}, "tset": 1}}, "split.tset: no such split"),
         ({"split": {"column": ["a"], "train": [0]}}, "split.column=['a']: expected the name"),
         (
+            {"split": {"column": "fold", "train": [0, 1], "test": ["1", 2]}},
+            "split.test: 1 is a value of train, too: the model would be measured on rows it has",
+        ),
+        (
             {"categorical": {"c": {"num_rows": 10**30}}},
             "c.num_rows=1000000000000000000000000000000",
         ),
