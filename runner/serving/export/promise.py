@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from runner.batch import Batch, Prediction
+from runner.data.columns.raw_ids import RawIds
 from runner.data.prepare.progress import show_progress
 from runner.models.retrieval.retrieval_model import RetrievalModel
 from runner.serving.artifact.raw_rows import EncodedRows
-from runner.serving.export.run_inputs import RunInputs, select_encoded_rows
+from runner.serving.export.run_inputs import RunInputs
 from runner.serving.items.item_vectors import all_item_vectors
 from runner.serving.scorer import Scorer
 from runner.training.catalogue import attach_slices, open_catalogue
@@ -188,28 +189,35 @@ class RowQueue:
 
 
 def row_range(rows: EncodedRows, start: int, stop: int) -> EncodedRows:
-    """Return consecutive rows."""
-    number_R = np.arange(rows.num_rows)
-    return select_encoded_rows(rows, (number_R >= start) & (number_R < stop))
+    """Return consecutive rows, which are there."""
+    ids = {}
+    for name, raw in rows.ids.items():
+        offsets = None if raw.offsets_R1 is None else raw.offsets_R1[start : stop + 1]
+        low, high = (start, stop) if offsets is None else offsets[[0, -1]]
+        ids[name] = RawIds(
+            raw.values[low:high],
+            raw.missing[low:high],
+            None if offsets is None else offsets - low,
+            weights=None if raw.weights is None else raw.weights[low:high],
+        )
+    dense = {name: x_R[start:stop] for name, x_R in rows.dense.items()}
+    return EncodedRows(stop - start, dense, ids, rows.bad_R[start:stop])
 
 
 def concat_rows(parts: list[EncodedRows]) -> EncodedRows:
     """Return the rows of several parts, one after another."""
     ids = {}
     for name, first in parts[0].ids.items():
-        raw_ids = [part.ids[name] for part in parts]
-        offsets = first.offsets_R1
-        if offsets is not None:
-            lengths = np.concatenate(
-                [np.diff(x.offsets_R1) for x in raw_ids if x.offsets_R1 is not None]
-            )
-            offsets = np.concatenate([[0], np.cumsum(lengths)])
-        weights = [x.weights for x in raw_ids if x.weights is not None]
-        ids[name] = replace(
-            first,
-            values=np.concatenate([x.values for x in raw_ids]),
-            missing=np.concatenate([x.missing for x in raw_ids]),
-            offsets_R1=offsets,
+        raws = [part.ids[name] for part in parts]
+        offsets = None
+        if first.offsets_R1 is not None:
+            lengths = [np.diff(raw.offsets_R1) for raw in raws if raw.offsets_R1 is not None]
+            offsets = np.cumsum(np.concatenate([[0], *lengths]))
+        weights = [raw.weights for raw in raws if raw.weights is not None]
+        ids[name] = RawIds(
+            np.concatenate([raw.values for raw in raws]),
+            np.concatenate([raw.missing for raw in raws]),
+            offsets,
             weights=np.concatenate(weights) if weights else None,
         )
     dense = {n: np.concatenate([part.dense[n] for part in parts]) for n in parts[0].dense}

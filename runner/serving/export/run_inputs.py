@@ -199,29 +199,3 @@ def _blank_rows(declared: Declared, num_rows: int) -> EncodedRows:
         ids[spec.name] = RawIds(empty, none, offsets, empty, weights) if spec.is_list else single
     dense = {spec.name: np.zeros(num_rows, np.float32) for spec in declared.numeric}
     return EncodedRows(num_rows, dense, ids, np.ones(num_rows, bool))
-
-
-def select_encoded_rows(rows: EncodedRows, wanted_R: np.ndarray) -> EncodedRows:
-    """Return some of the rows, in their order."""
-    if wanted_R.all():
-        return rows
-    ids = {}
-    for name, raw_ids in rows.ids.items():
-        if raw_ids.offsets_R1 is None:
-            ids[name] = replace(
-                raw_ids, values=raw_ids.values[wanted_R], missing=raw_ids.missing[wanted_R]
-            )
-            continue
-        lengths_R = np.diff(raw_ids.offsets_R1)
-        kept_V = np.repeat(wanted_R, lengths_R)
-        lengths = lengths_R[wanted_R]
-        ids[name] = replace(
-            raw_ids,
-            values=raw_ids.values[kept_V],
-            missing=raw_ids.missing[kept_V],
-            offsets_R1=np.concatenate([[0], np.cumsum(lengths)]),
-            row_of_value=np.repeat(np.arange(len(lengths)), lengths),
-            weights=None if raw_ids.weights is None else raw_ids.weights[kept_V],
-        )
-    dense = {name: x_R[wanted_R] for name, x_R in rows.dense.items()}
-    return EncodedRows(int(wanted_R.sum()), dense, ids, rows.bad_R[wanted_R])
