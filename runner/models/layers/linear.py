@@ -215,14 +215,9 @@ def init_weight(weight: Tensor, name: str) -> None:
     """Draw a weight of shape [out, in] by the name of its initialisation."""
     if name == "normal":
         nn.init.normal_(weight, std=1e-4)
-    elif name == "xavier_normal":
-        nn.init.xavier_normal_(weight)
-    elif name == "xavier_uniform":
-        nn.init.xavier_uniform_(weight)
-    elif name == "kaiming_normal":
-        nn.init.kaiming_normal_(weight, nonlinearity="relu")
     else:
-        nn.init.kaiming_uniform_(weight, nonlinearity="relu")
+        gain = {"nonlinearity": "relu"} if name.startswith("kaiming") else {}
+        getattr(nn.init, f"{name}_")(weight, **gain)
 
 
 class FirstOrder(nn.Module):
