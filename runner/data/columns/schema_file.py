@@ -184,7 +184,7 @@ def _parse_specs(
             continue
         own_problems = list(unknown_keys(settings, known, key))
         values = {}
-        for name in settings.keys() & known.keys():
+        for name in filter(known.__contains__, settings):  # in their order
             try:
                 values[name] = _parse_value(
                     settings[name], known[name], f"{key}.{name}", choices.get(name)

@@ -137,6 +137,13 @@ def test_all_mistakes_are_told_at_once():
         assert told in str(refused.value)
 
 
+def test_mistakes_of_a_column_are_told_in_the_order_of_its_settings():
+    names = ["salt", "buckets", "list", "table", "weights", "num_rows", "max_length"]
+    with pytest.raises(ConfigError) as refused:
+        parse_schema(GOOD | {"categorical": {"c": dict.fromkeys(names, 0.5)}}, "s")
+    assert re.findall(r"s\.categorical\.c\.(\w+)=", str(refused.value)) == names
+
+
 def test_a_key_that_is_there_twice_is_refused_with_both_lines():
     text = "labels: {y: {}}\ncategorical:\n  c: {num_rows: 3}\n  d: {salt: 1, salt: 2}\n  c: {}\n"
     with pytest.raises(ConfigError, match="2 mistakes") as refused:
