@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from runner.data.core.columns import (
@@ -191,8 +191,9 @@ def _plain(columns: Columns) -> dict[str, Any]:
 
 
 def _read_columns(values: Mapping[str, Any]) -> Columns:
-    columns = Columns(
-        labels=tuple(LabelColumn(**c) for c in values["labels"]),
+    labels = ({**c, "allowed": c["allowed"] and tuple(c["allowed"])} for c in values["labels"])
+    return Columns(
+        labels=tuple(LabelColumn(**c) for c in labels),
         numeric=tuple(NumericColumn(**c) for c in values["numeric"]),
         categorical=tuple(CategoricalColumn(**_with_growth(c)) for c in values["categorical"]),
         sequences=tuple(SequenceColumn(**_with_growth(c)) for c in values["sequences"]),
@@ -200,15 +201,10 @@ def _read_columns(values: Mapping[str, Any]) -> Columns:
         groups=tuple(values["groups"]),
         carried=tuple(values["carried"]),
     )
-    labels = tuple(
-        c if c.allowed is None else replace(c, allowed=tuple(c.allowed)) for c in columns.labels
-    )
-    return replace(columns, labels=labels)
 
 
 def _with_growth(values: Mapping[str, Any]) -> dict[str, Any]:
-    growth = values["growth"]
-    if growth is None:
-        return dict(values)
-    evict = growth["evict"] and Eviction(**growth["evict"])
-    return {**values, "growth": Growth(growth["min_count"], evict)}
+    if (growth := values["growth"]) is not None:
+        evict = growth["evict"] and Eviction(**growth["evict"])
+        growth = Growth(growth["min_count"], evict)
+    return {**values, "growth": growth}
