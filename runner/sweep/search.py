@@ -125,7 +125,7 @@ def _check_corners(
         try:
             jobs.append(check([*fixed, *corner]))
         except UserError as error:
-            is_of_each = str(error).startswith(tuple(f"{key}=" for key in each_job))
+            is_of_each = str(error).startswith(tuple(f"{key}{c}" for key in each_job for c in "=."))
             problems.append(
                 f"search.each_job.{error}" if is_of_each else f"the search's space: {error}"
             )

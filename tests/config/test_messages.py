@@ -204,6 +204,8 @@ def command(monkeypatch, capsys, tmp_path):
         (["+nonsense=1"], ["there is no key 'nonsense'"]),
         (["+trainer.lr=1"], ["there is no key 'trainer.lr'"]),
         (["recipe=bars", "+recipe.anything=1"], ["recipe.anything=1: there is no key 'recipe.a"]),
+        (["search=quick", "search.each_job.scheduler={a:1}"],
+         ["search.each_job.scheduler.a is not a setting of constant; known: kind, warmup"]),
         (["search=quick", "search.each_job.optimizer=adagard"],
          ["search.each_job.optimizer=adagard: no such option", "nearest: 'adagrad'"]),
         (["model.net.embedding_dim={user: 8}"], ["embedding_dim.user: fits no table"]),
