@@ -8,11 +8,16 @@ become a group, and `--help` would walk through all of them.
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult
+from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
 from runner.config.options import MOST_OPTION_VALUES
 from runner.config_value import compose_yaml
@@ -25,9 +30,34 @@ class CheckedFileSource(FileConfigSource):
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
-        if path.is_file() and "&" in (text := path.read_text(encoding="utf-8")):
+        if not path.is_file():
+            return super().load_config(config_path)
+        text = path.read_text(encoding="utf-8")
+        if "&" in text:
             compose_yaml(text, os.path.relpath(path), most_values=MOST_OPTION_VALUES)
-        return super().load_config(config_path)
+        try:
+            values = yaml.load(text, _fast_loader())
+        except yaml.YAMLError:  # Python's parser shows the line
+            return super().load_config(config_path)
+        return ConfigResult(
+            config=OmegaConf.create({} if values is None else values),
+            path=f"{self.scheme()}://{self.path}",
+            provider=self.provider,
+            header=self._get_header_dict(text[:512]),
+        )
+
+
+@cache
+def _fast_loader() -> Any:
+    """Return OmegaConf's loader of YAML with the parser that is written in C."""
+
+    class FastLoader(yaml.cyaml.CParser, get_yaml_loader()):  # type: ignore[misc]
+        def __init__(self, stream: str) -> None:
+            yaml.cyaml.CParser.__init__(self, stream)
+            yaml.constructor.SafeConstructor.__init__(self)
+            yaml.resolver.Resolver.__init__(self)
+
+    return FastLoader
 
 
 class ExperimentsSource(CheckedFileSource):
